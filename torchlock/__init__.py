@@ -1,0 +1,1 @@
+"""A pinned PyTorch environment, and the proof that a machine really has it."""
