@@ -10,7 +10,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -59,7 +59,7 @@ class Package:
     url: str
     sha256: str
     md5: str | None
-    dependencies: Mapping[str, str]
+    dependencies: Mapping[str, str] = field(hash=False)
 
     @property
     def filename(self) -> str:
@@ -241,6 +241,8 @@ def _hash(hashes: Mapping[Any, Any], kind: str, length: int, where: str) -> str:
 
 
 def _check_url(url: str, where: str) -> None:
+    if not re.fullmatch(r"[!#-\[\]-~]+", url):
+        raise LockError(f"{where}: {url!r} has characters no URL has", hint=_RESTORE)
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http", "file") or not parts.path.strip("/"):
         raise LockError(f"{where}: {url!r} is not the URL of a file", hint=_RESTORE)

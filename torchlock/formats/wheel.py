@@ -13,7 +13,7 @@ import hashlib
 import io
 import re
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import contextmanager
@@ -238,6 +238,14 @@ def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
             yield stream
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError) as error:
         raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
+
+
+def metadata_member(names: Iterable[str]) -> str:
+    """Return the name of the METADATA member. Raises `WheelError` when there is not just one."""
+    found = [n for n in names if n.count("/") == 1 and n.endswith(".dist-info/METADATA")]
+    if len(found) != 1:
+        raise WheelError(f"{len(found)} METADATA files in a wheel, one is expected")
+    return found[0]
 
 
 def hashed_files(wheel: Wheel) -> list[WheelFile]:
