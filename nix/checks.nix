@@ -23,4 +23,5 @@ in
   record = check "record";
   imports = check "imports";
   python = check "python";
+  compile = check "compile";
 }

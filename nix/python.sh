@@ -4,6 +4,8 @@
 # The host's programs that Python starts must not see these libraries, which may need a newer
 # glibc than theirs; so the loader is told directly and LD_LIBRARY_PATH stays as it is.
 
+coreutils=@coreutils@/bin
+
 # Print the directory of the NVIDIA driver's libraries, or nothing where there is none.
 driver() {
   local directory line found= version= file links parent scratch
@@ -38,22 +40,22 @@ driver() {
   parent=${XDG_CACHE_HOME:-$HOME/.cache}/torchlock/driver
   links=$parent/${directory//\//-}$version
   if [[ ! -e $links/libcuda.so.1 ]]; then
-    if ! { @coreutils@/bin/mkdir -p -m 700 "$parent" &&
-      scratch=$(@coreutils@/bin/mktemp -d "$parent/.new.XXXXXX"); } 2>/dev/null; then
+    if ! { $coreutils/mkdir -p -m 700 "$parent" &&
+      scratch=$($coreutils/mktemp -d "$parent/.new.XXXXXX"); } 2>/dev/null; then
       echo "torchlock: $parent cannot be written, where links to the NVIDIA driver go;" \
         "CUDA will not be found. Set XDG_CACHE_HOME to a directory of yours" >&2
       return
     fi
     for file in "$directory"/lib{cuda,cudadebugger,nvcuvid,nvidia-*}.so*; do
       if [[ -e $file ]]; then
-        @coreutils@/bin/ln -s "$file" "$scratch/"
+        $coreutils/ln -s "$file" "$scratch/"
       fi
     done
     if [[ ! -e $scratch/libcuda.so ]]; then
-      @coreutils@/bin/ln -s "$found" "$scratch/libcuda.so" # what -lcuda finds
+      $coreutils/ln -s "$found" "$scratch/libcuda.so" # what -lcuda finds
     fi
     # Another process may have been faster; its links are the same.
-    @coreutils@/bin/mv -T "$scratch" "$links" 2>/dev/null || @coreutils@/bin/rm -r "$scratch"
+    $coreutils/mv -T "$scratch" "$links" 2>/dev/null || $coreutils/rm -r "$scratch"
   fi
   printf '%s' "$links"
 }

@@ -20,7 +20,9 @@
             builder = bash;
             args = [
               "-euc"
-              command
+              # The last command must not be the builder's own process: Nix kills the builder
+              # as soon as its output is closed, which coreutils do before they exit.
+              "${command}\nexit 0"
             ];
             PATH = "/usr/bin:/bin";
           }
