@@ -40,21 +40,21 @@ options=(
 apt-get "${options[@]}" -qq update
 apt-get "${options[@]}" -qq -y --download-only install nix-bin
 for deb in "$apt"/cache/archives/*.deb; do
-  # Like the merged /usr of an installed system: links first, so that all of it lands in usr/.
   dpkg-deb --fsys-tarfile "$deb" | tar -x -C "$root" --keep-directory-symlink --no-same-owner
 done
 rm -r "$apt"
 
 library=$root/usr/lib/x86_64-linux-gnu
-for name in nix nix-store nix-hash; do
+for name in nix nix-store; do
+  # Without a build hook: nix would start itself again as one, by /proc/self/exe, the loader here.
   cat >"$dir/bin/$name.new" <<SCRIPT
 #!/bin/sh
 exec "$library/ld-linux-x86-64.so.2" --library-path "$library" --argv0 $name \\
-  "$root/usr/bin/nix" "\$@"
+  "$root/usr/bin/nix" --option build-hook "" "\$@"
 SCRIPT
   chmod +x "$dir/bin/$name.new"
 done
 "$dir/bin/nix.new" --version
-for name in nix-store nix-hash nix; do # nix last: it marks the directory as complete
+for name in nix-store nix; do # nix last: it marks the directory as complete
   mv "$dir/bin/$name.new" "$dir/bin/$name"
 done

@@ -104,6 +104,7 @@
         mkShell =
           { packages }:
           runCommandLocal "shell" {
+            outputs = [ "out" ]; # `nix develop` reads it as a variable
             stdenv = runCommandLocal "setup" { } ''
               mkdir $out
               echo 'export PATH=${
