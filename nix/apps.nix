@@ -16,9 +16,9 @@ in
 {
   python = app "Python of the locked environment" "${environment}/bin/python";
   jupyter = app "JupyterLab of the locked environment" "${environment}/bin/jupyter-lab";
-  validate = app "The proof by numbers, in the locked environment" (
+  validate = app "The proof of files and numbers, in the locked environment" (
     pkgs.writeShellScript "validate" ''
-      exec ${environment}/bin/python ${source}/validation "$@"
+      exec ${environment}/bin/python ${source}/nix/validate.py "$@"
     ''
   );
 }
