@@ -1,9 +1,13 @@
-# Byte code of the stack and of the standard library, below `site` and `stdlib`.
+# Byte code of all modules below `root`, or of the standard library without one.
 #
-# { pkgs, site-packages } -> derivation
+# { pkgs, root ? "" } -> derivation
 #
-# Kept apart from `site-packages`, whose digest it must not touch.
-{ pkgs, site-packages }:
+# Laid out as an interpreter with a cache prefix looks for it, apart from the sources:
+# `site-packages` has a digest that byte code must not touch.
+{
+  pkgs,
+  root ? "",
+}:
 pkgs.runCommandLocal "bytecode" { PYTHONHASHSEED = "0"; } ''
-  ${pkgs.python311}/bin/python3.11 -B ${./bytecode.py} ${site-packages} $out
+  ${pkgs.python311}/bin/python3.11 -B ${./bytecode.py} $out ${root}
 ''

@@ -1,4 +1,4 @@
-"""Compile a `site-packages` and the standard library: `python bytecode.py SITE DESTINATION`.
+"""Compile modules: `python bytecode.py DESTINATION [ROOT]`; without ROOT the standard library.
 
 The byte code is never checked against its source, which cannot change in a Nix store, and holds
 no time. Files that are no Python of this version (templates, test data) are left out, as
@@ -51,6 +51,8 @@ def compile_tree(root: Path, destination: Path, without: frozenset[str]) -> None
 
 
 if __name__ == "__main__":
-    site, out = Path(sys.argv[1]), Path(sys.argv[2])
-    compile_tree(site, out / "site", frozenset())
-    compile_tree(Path(sysconfig.get_path("stdlib")), out / "stdlib", NOT_IMPORTED)
+    destination, *given = map(Path, sys.argv[1:])
+    if given:
+        compile_tree(given[0], destination, frozenset())
+    else:
+        compile_tree(Path(sysconfig.get_path("stdlib")), destination, NOT_IMPORTED)

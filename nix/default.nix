@@ -1,7 +1,7 @@
 # Everything that the lock gives for one system.
 #
 # { pkgs, pylock ? ..., records ? ... } ->
-#   { wheels, wheelhouse, site-packages, bytecode, environment }
+#   { wheels, wheelhouse, site-packages, bytecode = { site, stdlib }, environment }
 {
   pkgs,
   pylock ? ../pylock.toml,
@@ -17,7 +17,13 @@ let
     inherit pkgs wheels wheelhouse;
     records = import ./records.nix { inherit records wheels; };
   };
-  bytecode = import ./bytecode.nix { inherit pkgs site-packages; };
+  bytecode = {
+    site = import ./bytecode.nix {
+      inherit pkgs;
+      root = site-packages;
+    };
+    stdlib = import ./bytecode.nix { inherit pkgs; };
+  };
   environment = import ./environment.nix {
     inherit
       pkgs

@@ -1,6 +1,6 @@
 # A virtual environment of nixpkgs' CPython 3.11 around the locked `site-packages`.
 #
-# { pkgs, wheels, wheelhouse, site-packages, bytecode } -> derivation
+# { pkgs, wheels, wheelhouse, site-packages, bytecode = { site, stdlib } } -> derivation
 #
 # Laid out like any other: bin/, lib/python3.11/site-packages (a link to the tree), share/,
 # pyvenv.cfg. What an installer would generate comes from environment.py.

@@ -1,7 +1,7 @@
 """Lay out a virtual environment around a `site-packages`: `python environment.py SETTINGS OUT`.
 
-SETTINGS is a JSON file with `wheelhouse`, `site`, `bytecode`, `scripts` (where the shell
-templates lie) and `values` (what the templates' `@name@` stand for). OUT gets what an installer
+SETTINGS is a JSON file with `wheelhouse`, `site`, `bytecode` (`site`, `stdlib`), `scripts` (where
+the shell templates lie) and `values` (what the templates' `@name@` stand for). OUT gets what an installer
 would write beside `site-packages`: the interpreter, console scripts and the wheels' `.data`.
 Runs in a Nix build: standard library and `packaging`.
 """
@@ -52,7 +52,7 @@ def write_interpreter(settings: Mapping[str, Any], out: Path) -> None:
     for root, compiled in ((site, "site"), (Path(sysconfig.get_path("stdlib")), "stdlib")):
         link = out / "lib/pycache" / root.relative_to("/")
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(Path(settings["bytecode"]) / compiled)
+        link.symlink_to(settings["bytecode"][compiled])
     home = Path(settings["values"]["python"]).parent
     version = ".".join(map(str, sys.version_info[:3]))
     (out / "pyvenv.cfg").write_text(
