@@ -13,6 +13,7 @@ import sys
 import sysconfig
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -33,18 +34,16 @@ def compile_one(root: Path, destination: Path, source: str) -> None:
     """Compile one module to where an interpreter with a cache prefix looks for it."""
     target = destination / f"{source.removesuffix('.py')}.{sys.implementation.cache_tag}.pyc"
     mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    try:
+    with suppress(py_compile.PyCompileError, ValueError):
         py_compile.compile(
             str(root / source), str(target), doraise=True, quiet=1, invalidation_mode=mode
         )
-    except (py_compile.PyCompileError, ValueError):
-        pass
 
 
 def compile_tree(root: Path, destination: Path, without: frozenset[str]) -> None:
     """Compile every module below `root`."""
     found = sorted(sources(root, without))
-    workers = int(os.environ.get("NIX_BUILD_CORES", 0)) or os.cpu_count()
+    workers = int(os.environ.get("NIX_BUILD_CORES", "0")) or os.cpu_count()
     with ProcessPoolExecutor(workers) as pool:
         for _ in pool.map(partial(compile_one, root, destination), found, chunksize=64):
             pass

@@ -1,9 +1,9 @@
 """Lay out a virtual environment around a `site-packages`: `python environment.py SETTINGS OUT`.
 
 SETTINGS is a JSON file with `wheelhouse`, `site`, `bytecode` (`site`, `stdlib`), `scripts` (where
-the shell templates lie) and `values` (what the templates' `@name@` stand for). OUT gets what an installer
-would write beside `site-packages`: the interpreter, console scripts and the wheels' `.data`.
-Runs in a Nix build: standard library and `packaging`.
+the shell templates lie) and `values` (what the templates' `@name@` stand for). OUT gets what an
+installer would write beside `site-packages`: the interpreter, console scripts and the wheels'
+`.data`. Runs in a Nix build: standard library and `packaging`.
 """
 
 from __future__ import annotations

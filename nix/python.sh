@@ -8,7 +8,7 @@ coreutils=@coreutils@/bin
 
 # Print the directory of the NVIDIA driver's libraries, or nothing where there is none.
 driver() {
-  local directory line found= version= file links parent scratch
+  local directory line found='' version='' file links parent scratch
   for directory in /run/opengl-driver/lib /usr/lib/wsl/lib; do
     if [[ -e $directory/libcuda.so.1 ]]; then
       printf '%s' "$directory"

@@ -31,15 +31,15 @@ def unpack(wheelhouse: Path, destination: Path) -> None:
         trees = {wheel.path.name: _claimed(wheel) for wheel in wheels}
         merge(trees)
         owners = {entry.path: name for name, entries in trees.items() for entry in entries}
-        parts = [
-            (name, [entry for entry in entries if owners[entry.path] == name])
+        own = {
+            name: [entry for entry in entries if owners[entry.path] == name]
             for name, entries in trees.items()
-        ]
+        }
         # Decompressing and hashing leave the interpreter's lock: threads are enough. The largest
         # wheel goes first, so that no core is left with it at the end.
-        parts.sort(key=lambda part: -sum(entry.size for entry in part[1]))
-        with ThreadPoolExecutor(int(os.environ.get("NIX_BUILD_CORES", 0)) or None) as pool:
-            for _ in pool.map(lambda part: _write(*part, destination), parts):
+        names = sorted(own, key=lambda name: -sum(entry.size for entry in own[name]))
+        with ThreadPoolExecutor(int(os.environ.get("NIX_BUILD_CORES", "0")) or None) as pool:
+            for _ in pool.map(lambda name: _write(name, own[name], destination), names):
                 pass
 
 

@@ -8,9 +8,21 @@ from pathlib import Path
 from torchlock.lock import read_lock
 
 MODULES = (
-    "torch torch._inductor torchvision torchaudio triton numpy jupyterlab ipykernel ipywidgets "
-    "matplotlib.pyplot torch.utils.tensorboard tqdm pytest invoke"
-).split()
+    "torch",
+    "torch._inductor",
+    "torch.utils.tensorboard",
+    "torchvision",
+    "torchaudio",
+    "triton",
+    "numpy",
+    "matplotlib.pyplot",
+    "jupyterlab",
+    "ipykernel",
+    "ipywidgets",
+    "tqdm",
+    "pytest",
+    "invoke",
+)
 
 source, site = map(Path, sys.argv[1:])
 faults = []

@@ -44,6 +44,16 @@ def test_site_packages_has_the_recorded_tree_digest(nix, tmp_path):
     assert nix.out("hash", "path", link.resolve()) == TREE
 
 
+def test_both_versions_mean_the_same_store_path(system_nix, newer_nix):
+    paths = {
+        nix.flake("eval", "packages.x86_64-linux.default.outPath", "--raw").stdout
+        for nix in (system_nix, newer_nix)
+    }
+
+    assert len(paths) == 1
+    assert paths.pop().endswith("-torchlock-environment")
+
+
 @pytest.mark.usefixtures("real_wheels")
 def test_flake_check_holds(nix):
     done = nix.flake("flake check")
