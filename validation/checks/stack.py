@@ -131,7 +131,8 @@ def _onednn_isa(torch: Any) -> str:
     """The ISA that oneDNN prints for its first primitive in verbose mode."""
     with tempfile.TemporaryFile() as printed:
         with _standard_output_to(printed.fileno()), _verbose(torch):
-            torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3))
+            # Large enough for ATen to hand it to oneDNN.
+            torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3))
         printed.seek(0)
         text = printed.read().decode("utf-8", "replace")
     for line in text.splitlines():
