@@ -22,8 +22,8 @@ from validation.outcome import (
     EXIT_CODES,
     HOLDS,
     NOT_JUDGED,
-    Fault,
     Outcome,
+    ValidationError,
     overall,
 )
 from validation.running import Request, run_all
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         return _validate(options)
-    except Fault as fault:
+    except ValidationError as fault:
         print(fault, file=sys.stderr)  # noqa: T201
         return EXIT_CODES[NOT_JUDGED]
     except KeyboardInterrupt:
@@ -91,8 +91,8 @@ def _validate(options: argparse.Namespace) -> int:
     stream = sys.stderr if options.json == "-" else sys.stdout
     report.show(map(report.row, outcomes), stream)
     for name, value in _overridden().items():
-        print(f"overridden for the checks: {name}={value}", file=stream)  # noqa: T201
-    print(f"\n{overall(outcomes)} ({issued['milliseconds'] / 1000:.1f} s)", file=stream)  # noqa: T201
+        print(f"overridden for the checks: {name}={value}", file=stream)
+    print(f"\n{overall(outcomes)} ({issued['milliseconds'] / 1000:.1f} s)", file=stream)
     if options.json:
         _write(options.json, canonical.dump(issued))
     return EXIT_CODES[overall(outcomes)]
@@ -101,15 +101,17 @@ def _validate(options: argparse.Namespace) -> int:
 def _request(options: argparse.Namespace) -> Request:
     nodes = Nodes(options.nnodes, options.node_rank, options.rdzv_endpoint)
     if nodes.count < 1 or not 0 <= nodes.rank < nodes.count:
-        raise Fault(f"there is no node {nodes.rank} among {nodes.count}")
+        raise ValidationError(f"there is no node {nodes.rank} among {nodes.count}")
     host, _, port = nodes.endpoint.rpartition(":")
     if nodes.count > 1 and not (host and port.isdecimal()):
-        raise Fault(
+        raise ValidationError(
             "several nodes need an endpoint on node 0 that all of them reach",
             hint="--rdzv-endpoint HOST:PORT",
         )
     if options.record and (options.only or nodes.count > 1):
-        raise Fault("a reference holds all checks of one machine", hint="--record without --only")
+        raise ValidationError(
+            "a reference holds all checks of one machine", hint="--record without --only"
+        )
     return Request(tuple(options.only), options.device, nodes)
 
 
@@ -184,10 +186,14 @@ def _record(
     outcomes: Sequence[Outcome],
     classes: dict[str, dict[str, str]],
 ) -> None:
-    faults = [o for o in outcomes if o.verdict == DOES_NOT_HOLD or (o.needed and o.verdict != HOLDS)]
+    faults = [
+        o for o in outcomes if o.verdict == DOES_NOT_HOLD or (o.needed and o.verdict != HOLDS)
+    ]
     if faults:
         first = faults[0]
-        raise Fault(f"nothing is recorded: {first.name} {first.verdict}: {first.evidence}")
+        raise ValidationError(
+            f"nothing is recorded: {first.name} {first.verdict}: {first.evidence}"
+        )
     for kind, lane_name in (("cpu", "portable"), ("gpu", "gpu")):
         digests = collected(outcomes, lane_name)
         if not digests or kind not in classes:
@@ -224,8 +230,7 @@ def _write(target: str, text: str) -> None:
         part.write_text(text, encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise Fault(f"{path} could not be written: {error.strerror}") from error
-
+        raise ValidationError(f"{path} could not be written: {error.strerror}") from error
 
 
 if __name__ == "__main__":

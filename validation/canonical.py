@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     """Sorted keys, two spaces, plain ASCII, a newline at the end.
 
     Raises TypeError for a float: its text could differ between writers.
@@ -16,12 +15,12 @@ def dump(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=True) + "\n"
 
 
-def digest(value: Any) -> str:
-    """"sha256:..." of the canonical text."""
+def digest(value: object) -> str:
+    """`sha256:...` of the canonical text."""
     return f"sha256:{hashlib.sha256(dump(value).encode()).hexdigest()}"
 
 
-def _refuse_floats(value: Any) -> None:
+def _refuse_floats(value: object) -> None:
     if isinstance(value, float):
         raise TypeError(f"a float has no canonical text: {value!r}")
     if isinstance(value, dict):

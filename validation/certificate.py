@@ -9,10 +9,18 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from validation import canonical
-from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, VERDICTS, Fault, Outcome, overall
+from validation.outcome import (
+    DOES_NOT_HOLD,
+    HOLDS,
+    NOT_JUDGED,
+    VERDICTS,
+    Outcome,
+    ValidationError,
+    overall,
+)
 
 KIND = "torchlock certificate"
 FORMAT = 1
@@ -40,7 +48,7 @@ class Context:
 
 
 def read_context(path: Path) -> Context:
-    """Reads the file the parent wrote; raises Fault when it is damaged."""
+    """Reads the file the parent wrote; raises ValidationError when it is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         context = Context(
@@ -50,9 +58,9 @@ def read_context(path: Path) -> Context:
         )
         verdict = context.files.get("verdict", NOT_JUDGED)
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise Fault(f"the context {path.name} cannot be read: {error}") from error
+        raise ValidationError(f"the context {path.name} cannot be read: {error}") from error
     if verdict not in VERDICTS:
-        raise Fault(f"the context {path.name} has no such verdict: {verdict!r}")
+        raise ValidationError(f"the context {path.name} has no such verdict: {verdict!r}")
     return context
 
 
@@ -112,26 +120,30 @@ def build(
     if identify:
         certificate["identity"] = {"host": socket.gethostname(), "user": _user()}
         return certificate
-    cleaned: dict[str, Any] = _without_names(certificate, [socket.gethostname(), _user()])
-    return cleaned
+    cleaned = _without_names(certificate, [socket.gethostname(), _user()])
+    return cast("dict[str, Any]", cleaned)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a certificate; raises Fault when it is damaged or something else."""
+    """Reads a certificate; raises ValidationError when it is damaged or something else."""
     try:
         text = path.read_text(encoding="utf-8")
         value = json.loads(text)
     except OSError as error:
-        raise Fault(f"the certificate {path} cannot be read: {error.strerror}") from error
+        raise ValidationError(f"the certificate {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise Fault(f"the certificate {path} is damaged: {error}") from error
+        raise ValidationError(f"the certificate {path} is damaged: {error}") from error
     if not isinstance(value, dict) or value.get("kind") != KIND:
-        raise Fault(f"{path} is not a torchlock certificate", hint="invoke validate --json FILE")
+        raise ValidationError(
+            f"{path} is not a torchlock certificate", hint="invoke validate --json FILE"
+        )
     if value.get("format") != FORMAT:
-        raise Fault(f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}")
+        raise ValidationError(
+            f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}"
+        )
     _check_shape(path, value)
     if canonical.dump(value) != text:
-        raise Fault(f"{path} is not canonical JSON: it was edited or reformatted")
+        raise ValidationError(f"{path} is not canonical JSON: it was edited or reformatted")
     return value
 
 
@@ -150,10 +162,12 @@ def _check_shape(path: Path, value: dict[str, Any]) -> None:
     wrong = [name for name, kind in shape.items() if not isinstance(value.get(name), kind)]
     checks = value["checks"] if "checks" not in wrong else []
     if wrong or not all(isinstance(check, dict) and "name" in check for check in checks):
-        raise Fault(f"the certificate {path} is damaged: {', '.join(wrong) or 'checks'} missing")
+        raise ValidationError(
+            f"the certificate {path} is damaged: {', '.join(wrong) or 'checks'} missing"
+        )
 
 
-def _without_names(value: Any, names: Sequence[str]) -> Any:
+def _without_names(value: object, names: Sequence[str]) -> object:
     if isinstance(value, dict):
         return {key: _without_names(item, names) for key, item in value.items()}
     if isinstance(value, list):

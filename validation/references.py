@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validation import canonical
-from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Fault, Outcome
+from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome, ValidationError
 
 DIRECTORY = Path(__file__).resolve().parent / "references"
 FORMAT = 1
@@ -53,7 +53,7 @@ def file_name(machine_class: dict[str, str]) -> str:
 
 
 def load(path: Path) -> Reference:
-    """Reads a reference; raises Fault when the file is damaged."""
+    """Reads a reference; raises ValidationError when the file is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         reference = Reference(
@@ -75,7 +75,7 @@ def load(path: Path) -> Reference:
 
 
 def find(machine_class: dict[str, str], directory: Path = DIRECTORY) -> Reference | None:
-    """The reference of a class, or None; raises Fault when its file is damaged."""
+    """The reference of a class, or None; raises ValidationError when its file is damaged."""
     path = directory / file_name(machine_class)
     if not path.exists():
         return None
@@ -104,7 +104,7 @@ def judge(
     kind = class_name(machine_class)
     try:
         reference = find(machine_class, directory)
-    except Fault as fault:
+    except ValidationError as fault:
         return Outcome(name, NOT_JUDGED, str(fault))
     if reference is None:
         total = canonical.digest(digests)
@@ -126,39 +126,37 @@ def judge(
     compared = 0
     for check, results in sorted(digests.items()):
         for result, ours in sorted(results.items()):
-            theirs = reference.digests.get(check, {}).get(result)
-            if theirs is None:
+            recorded = reference.digests.get(check, {}).get(result)
+            if recorded is None:
                 return Outcome(
                     name, NOT_JUDGED, f"the reference of class {kind} lacks {check}, {result}"
                 )
-            if ours != theirs:
+            if ours != recorded:
                 return Outcome(
                     name,
                     DOES_NOT_HOLD,
                     f"differs from the reference of class {kind}: {check}, {result} is {ours},"
-                    f" recorded {theirs}",
+                    f" recorded {recorded}",
                 )
             compared += 1
-    return Outcome(
-        name, HOLDS, f"identical to the reference of class {kind} ({compared} digests)"
-    )
+    return Outcome(name, HOLDS, f"identical to the reference of class {kind} ({compared} digests)")
 
 
 def record(reference: Reference, *, replace: bool, directory: Path = DIRECTORY) -> str:
     """Writes a reference; returns what it did in a sentence.
 
-    Raises Fault, with both digests, when another one is recorded and `replace` is false.
+    Raises ValidationError, with both digests, when another one is recorded and `replace` is false.
     """
     path = directory / file_name(reference.machine_class)
     if path.exists() and not replace:
         old = load(path)
         for check, results in sorted(reference.digests.items()):
             for result, ours in sorted(results.items()):
-                theirs = old.digests.get(check, {}).get(result)
-                if theirs != ours:
-                    raise Fault(
+                recorded = old.digests.get(check, {}).get(result)
+                if recorded != ours:
+                    raise ValidationError(
                         f"{path.name} records another digest for {check}, {result}:"
-                        f" {theirs or 'none'} there, {ours} now",
+                        f" {recorded or 'none'} there, {ours} now",
                         hint="look why it changed; if it must change, --record --replace",
                     )
         if (old.lock, old.tree) == (reference.lock, reference.tree):
@@ -169,15 +167,15 @@ def record(reference: Reference, *, replace: bool, directory: Path = DIRECTORY) 
         part.write_text(canonical.dump(reference.to_json()), encoding="utf-8")
         part.replace(path)
     except OSError as error:
-        raise Fault(
+        raise ValidationError(
             f"{path.name} could not be written: {error.strerror}",
             hint="record in a writable clone of the repository",
         ) from error
     return f"recorded {path.name}"
 
 
-def _damaged(path: Path, reason: str) -> Fault:
-    return Fault(
+def _damaged(path: Path, reason: str) -> ValidationError:
+    return ValidationError(
         f"the reference {path.name} is damaged: {reason}",
         hint=f"git checkout -- validation/references/{path.name}",
     )
