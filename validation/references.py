@@ -47,9 +47,9 @@ def class_name(machine_class: dict[str, str]) -> str:
 
 
 def file_name(machine_class: dict[str, str]) -> str:
-    """The file that a class's reference has: its facts, joined, as far as a name can hold them."""
-    words = "-".join(f"{machine_class[name]}" for name in machine_class)
-    return re.sub(r"[^A-Za-z0-9.+]+", "-", words).strip("-").lower() + ".json"
+    """The file that a class's reference has: its first fact and a digest of all of them."""
+    first = re.sub(r"[^a-z0-9]+", "-", next(iter(machine_class.values()), "").lower())
+    return f"{first}-{canonical.digest(machine_class).partition(':')[2][:8]}.json"
 
 
 def load(path: Path) -> Reference:

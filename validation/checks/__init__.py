@@ -62,7 +62,7 @@ CHECKS = (
         "ddp",
         "validation.checks.ddp",
         "Do two DDP ranks leave the bits of one process, and does a dead rank end the run?",
-        seconds=600,
+        seconds=900,
     ),
     Check(
         "neighbours",

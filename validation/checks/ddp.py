@@ -18,7 +18,7 @@ from validation.checks.ddp_rank import MODEL, MODES, STEPS, SURVIVED
 from validation.children import Ended, start_and_wait
 from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
 
-SECONDS = 150
+SECONDS = 240
 MULTI_NODE_SECONDS = 450
 
 

@@ -118,7 +118,7 @@ def _lane_faults(took: dict[str, str]) -> list[str]:
 
 def _mkl_branch(torch: ModuleType) -> str:
     # MKL is linked into libtorch_cpu; mkl_cbwr_get(MKL_CBWR_ALL) is exported under this name.
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    library = ctypes.CDLL(str(Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"))
     try:
         branch = library.mkl_serv_cbwr_get(-1)
     except AttributeError:
@@ -129,7 +129,8 @@ def _mkl_branch(torch: ModuleType) -> str:
 def _onednn_isa(torch: ModuleType) -> str:
     """The ISA that oneDNN prints for its first primitive in verbose mode."""
     with tempfile.TemporaryFile() as printed:
-        with _standard_output_to(printed.fileno()), _verbose(torch):
+        mkldnn = torch.backends.mkldnn
+        with _standard_output_to(printed.fileno()), mkldnn.verbose(mkldnn.VERBOSE_ON):
             # Large enough for ATen to hand it to oneDNN.
             torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3))
         printed.seek(0)
@@ -138,10 +139,6 @@ def _onednn_isa(torch: ModuleType) -> str:
         if ",cpu,isa:" in line:
             return line.partition(",cpu,isa:")[2]
     return "nothing"
-
-
-def _verbose(torch: ModuleType) -> contextlib.AbstractContextManager[object]:
-    return torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON)
 
 
 @contextlib.contextmanager
