@@ -29,7 +29,7 @@ class TorchlockError(Exception):
         return f"{self.message}\n  next: {self.hint}" if self.hint else self.message
 
 
-class DoesNotHold(TorchlockError):
+class DoesNotHold(TorchlockError):  # noqa: N818 - it reads as the verdict it is
     """Something was judged, and it is not what the lock or a record says."""
 
     code = DOES_NOT_HOLD

@@ -1,0 +1,302 @@
+"""Wheels: an artifact's file tree, as an installer lays it out.
+
+Format: the "Binary distribution format" specification of the Python packaging user guide
+(PEP 427 and successors). Zip parsing is the standard library's; this module judges what the
+archive says and maps its members to where they belong.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+import re
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from configparser import ConfigParser
+from configparser import Error as ConfigError
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import IO, Literal
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from torchlock.errors import TorchlockError
+from torchlock.tree import CHUNK, Entry, safe_relative_path
+
+Scheme = Literal["site", "scripts", "data", "headers"]
+"""Where files go: `site` is site-packages (purelib and platlib alike), the others are the
+installation schemes of the same names."""
+
+_DATA_SCHEMES: dict[str, Scheme] = {
+    "purelib": "site",
+    "platlib": "site",
+    "scripts": "scripts",
+    "data": "data",
+    "headers": "headers",
+}
+
+INSTALLER_METADATA = frozenset(
+    {
+        "RECORD",
+        "RECORD.jws",
+        "RECORD.p7s",
+        "INSTALLER",
+        "REQUESTED",
+        "direct_url.json",
+        "uv_cache.json",
+        "uv_build.json",
+    }
+)
+"""Files in a `.dist-info` directory that installers write: no part of a tree digest."""
+
+
+class WheelError(TorchlockError):
+    """The archive is not a wheel that can be installed as it stands."""
+
+
+@dataclass(frozen=True)
+class WheelFile:
+    """One member of a wheel and where it goes.
+
+    `entry.path` is relative to the scheme's root; `entry.sha256` is what the wheel's RECORD
+    claims (`None` where RECORD is silent), not yet checked against the contents; `member` is
+    the name inside the archive.
+    """
+
+    scheme: Scheme
+    entry: Entry
+    member: str
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """An opened wheel: its name, version and files in archive order.
+
+    Its entries read from the open archive until the wheel is closed; use it in a `with`.
+    """
+
+    path: Path
+    name: str
+    version: str
+    dist_info: str
+    files: tuple[WheelFile, ...]
+    entry_points: tuple[tuple[str, str], ...]
+    archive: zipfile.ZipFile = field(compare=False, repr=False)
+
+    def __enter__(self) -> Wheel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.archive.close()
+
+    def tree(self) -> list[Entry]:
+        """Return the files that make up the tree digest: `site` without installers' files."""
+        return [f.entry for f in self.files if f.scheme == "site" and in_tree(f.entry.path)]
+
+
+def in_tree(path: str) -> bool:
+    """Say whether a path of site-packages counts for the tree digest.
+
+    Byte code and installers' metadata do not: installers write them.
+    """
+    if path.endswith((".pyc", ".pyo")):
+        return False
+    parts = path.split("/")
+    return not (
+        len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] in INSTALLER_METADATA
+    )
+
+
+def read_wheel(path: Path) -> Wheel:
+    """Open a wheel and return its layout; contents are read only when an entry is opened.
+
+    Raises `WheelError` when the archive is damaged, encrypted, has unsafe or duplicate names,
+    links, members no scheme explains, or no consistent `.dist-info`.
+    """
+    try:
+        filename_name, filename_version, _, _ = parse_wheel_filename(path.name)
+    except InvalidWheelFilename as error:
+        raise WheelError(f"{path.name}: not a wheel's file name ({error})") from None
+    archive = _open_archive(path)
+    try:
+        members = _checked_members(path, archive)
+        dist_info = _dist_info(path, members, str(filename_name), str(filename_version))
+        record = _record(path, archive, dist_info)
+        data_dir = dist_info.removesuffix(".dist-info") + ".data"
+        return Wheel(
+            path=path,
+            name=str(filename_name),
+            version=str(filename_version),
+            dist_info=dist_info,
+            files=tuple(
+                _wheel_file(path, archive, info, record, data_dir) for info in members.values()
+            ),
+            entry_points=_entry_points(path, archive, dist_info, members),
+            archive=archive,
+        )
+    except BaseException:
+        archive.close()
+        raise
+
+
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
+        raise WheelError(f"{path.name}: damaged archive ({error})") from None
+
+
+def _checked_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
+    members: dict[str, zipfile.ZipInfo] = {}
+    for info in archive.infolist():
+        name = info.filename
+        if info.is_dir():
+            safe_relative_path(name.rstrip("/"))
+            continue
+        try:
+            safe_relative_path(name)
+        except TorchlockError as error:
+            raise WheelError(f"{path.name}: {error.message}") from None
+        if name in members:
+            raise WheelError(f"{path.name}: {name} occurs twice in the archive")
+        if info.flag_bits & 0x1:
+            raise WheelError(f"{path.name}: {name} is encrypted")
+        if (info.external_attr >> 16) & 0o170000 == 0o120000:
+            raise WheelError(f"{path.name}: {name} is a symbolic link, which wheels cannot have")
+        members[name] = info
+    return members
+
+
+def _dist_info(path: Path, members: dict[str, zipfile.ZipInfo], name: str, version: str) -> str:
+    found = {m.split("/", 1)[0] for m in members if m.split("/", 1)[0].endswith(".dist-info")}
+    if len(found) != 1:
+        raise WheelError(f"{path.name}: {len(found)} .dist-info directories, one is expected")
+    dist_info = found.pop()
+    stem_name, _, stem_version = dist_info.removesuffix(".dist-info").partition("-")
+    if canonicalize_name(stem_name) != name or not _same_version(stem_version, version):
+        raise WheelError(f"{path.name}: contains {dist_info}, another package or version")
+    for required in ("METADATA", "WHEEL", "RECORD"):
+        if f"{dist_info}/{required}" not in members:
+            raise WheelError(f"{path.name}: {dist_info}/{required} is missing")
+    return dist_info
+
+
+def _same_version(left: str, right: str) -> bool:
+    # Escaped file names write local versions with "_".
+    return re.sub(r"[-_]", "+", left, count=1) == right or left == right
+
+
+def _record(path: Path, archive: zipfile.ZipFile, dist_info: str) -> dict[str, str]:
+    """Return member name -> sha256 hex for what RECORD gives a sha256."""
+    claims: dict[str, str] = {}
+    text = _read(path, archive, f"{dist_info}/RECORD").decode("utf-8", "replace")
+    for row in csv.reader(io.StringIO(text)):
+        if len(row) >= 2 and row[1].startswith("sha256="):
+            claims[row[0]] = _record_hash(path, row[1].removeprefix("sha256="))
+    return claims
+
+
+def _record_hash(path: Path, value: str) -> str:
+    try:
+        raw = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+    except ValueError:
+        raw = b""
+    if len(raw) != 32:
+        raise WheelError(f"{path.name}: RECORD has a malformed hash {value!r}")
+    return raw.hex()
+
+
+def _entry_points(
+    path: Path, archive: zipfile.ZipFile, dist_info: str, members: dict[str, zipfile.ZipInfo]
+) -> tuple[tuple[str, str], ...]:
+    """Return the scripts to generate: (name, "module:attribute"), sorted by name."""
+    member = f"{dist_info}/entry_points.txt"
+    if member not in members:
+        return ()
+    parser = ConfigParser(delimiters=("=",), interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[method-assign,assignment]
+    try:
+        parser.read_string(_read(path, archive, member).decode())
+    except (ConfigError, UnicodeDecodeError) as error:
+        raise WheelError(f"{path.name}: unreadable entry_points.txt ({error})") from None
+    scripts = {
+        name: target.split("[")[0].strip()
+        for section in ("console_scripts", "gui_scripts")
+        if parser.has_section(section)
+        for name, target in parser.items(section)
+    }
+    return tuple(sorted(scripts.items()))
+
+
+def _wheel_file(
+    path: Path,
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    record: dict[str, str],
+    data_dir: str,
+) -> WheelFile:
+    member = info.filename
+    scheme: Scheme = "site"
+    target = member
+    if member.startswith(data_dir + "/"):
+        _, key, target = member.split("/", 2) if member.count("/") >= 2 else (member, "", "")
+        if key not in _DATA_SCHEMES or not target:
+            raise WheelError(f"{path.name}: {member} is in no known .data scheme")
+        scheme = _DATA_SCHEMES[key]
+    entry = Entry(
+        path=target,
+        size=info.file_size,
+        # Installers keep no other bit of the mode; scripts are always made executable.
+        executable=bool((info.external_attr >> 16) & 0o111) or scheme == "scripts",
+        sha256=record.get(member),
+        opens=lambda: _open_member(path, archive, member),
+    )
+    return WheelFile(scheme, entry, member)
+
+
+@contextmanager
+def _open_member(path: Path, archive: zipfile.ZipFile, member: str) -> Iterator[IO[bytes]]:
+    """Open a stream over one member; the standard library checks its CRC-32 at the end."""
+    try:
+        with archive.open(member) as stream:
+            yield stream
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
+
+
+def _read(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
+    with _open_member(path, archive, member) as stream:
+        return stream.read()
+
+
+def metadata_member(names: Iterable[str]) -> str:
+    """Return the name of the METADATA member. Raises `WheelError` when there is not just one."""
+    found = [n for n in names if n.count("/") == 1 and n.endswith(".dist-info/METADATA")]
+    if len(found) != 1:
+        raise WheelError(f"{len(found)} METADATA files in a wheel, one is expected")
+    return found[0]
+
+
+def hashed_files(wheel: Wheel) -> list[WheelFile]:
+    """Return the wheel's files with `sha256` computed from the contents.
+
+    Raises `WheelError` when the contents differ from what RECORD claims.
+    """
+    hashed = []
+    for file in wheel.files:
+        digest = hashlib.sha256()
+        with _open_member(wheel.path, wheel.archive, file.member) as stream:
+            while chunk := stream.read(CHUNK):
+                digest.update(chunk)
+        actual = digest.hexdigest()
+        if file.entry.sha256 not in (None, actual):
+            raise WheelError(
+                f"{wheel.path.name}: {file.member} has sha256 {actual}, "
+                f"its RECORD says {file.entry.sha256}"
+            )
+        hashed.append(replace(file, entry=replace(file.entry, sha256=actual)))
+    return hashed

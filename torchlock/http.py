@@ -1,0 +1,38 @@
+"""HTTP the way the user's machine is set up: proxies, .netrc, certificates."""
+
+from __future__ import annotations
+
+import ssl
+from typing import Any
+
+import requests
+import truststore
+from requests.adapters import HTTPAdapter
+from requests_file import FileAdapter
+
+from torchlock import userconfig
+
+
+class _SystemTrust(HTTPAdapter):
+    """Trust what the operating system trusts, corporate certificates included."""
+
+    def init_poolmanager(self, *args: Any, **kwargs: Any) -> None:
+        kwargs["ssl_context"] = truststore.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        super().init_poolmanager(*args, **kwargs)
+
+
+def new_session() -> requests.Session:
+    """Return a session that honours proxy variables, `.netrc` and the user's certificates.
+
+    A CA bundle named by the user's environment or pip configuration is used as it is; without
+    one the system's trust store decides. `file:` URLs are served from disk.
+    """
+    session = requests.Session()
+    session.headers["User-Agent"] = "torchlock"
+    bundle = userconfig.certificate_bundle()
+    if bundle:
+        session.verify = bundle
+    else:
+        session.mount("https://", _SystemTrust())
+    session.mount("file://", FileAdapter())
+    return session

@@ -1,0 +1,1 @@
+"""Making the lock: from `environment.yml` to `conda-lock.yml`."""
