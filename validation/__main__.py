@@ -123,7 +123,7 @@ def machine_classes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, str]]:
     if versions:
         kept = ("torch", "torchvision", "torchaudio")
         classes["cpu"] = {
-            "lane": "cpu x86_64 avx2",
+            "name": "cpu x86-64 avx2",
             **{name: versions.get(name, "missing") for name in kept},
         }
     gpu = found["gpu"].details.get("class") if "gpu" in found else None
@@ -171,7 +171,7 @@ def judge_numbers(
                 name,
                 classes[kind],
                 digests,
-                lock=context.lock,
+                lock=context.lock_digest,
                 tree=context.tree,
                 repeats=repeats if kind == "cpu" else found["gpu"].verdict == HOLDS,
                 directory=directory,
@@ -201,7 +201,7 @@ def _record(
         facts = machine.facts()
         reference = references.Reference(
             classes[kind],
-            context.lock,
+            context.lock_digest,
             context.tree,
             digests,
             {

@@ -13,7 +13,6 @@ from typing import Any, cast
 
 from validation import canonical
 from validation.outcome import (
-    DOES_NOT_HOLD,
     HOLDS,
     NOT_JUDGED,
     VERDICTS,
@@ -33,13 +32,19 @@ _PATH = re.compile(r"(?<![\w.:/])/(?!dev/|proc/|sys/)(?:[^\s/:;,'\"()]+/)+([^\s/
 class Context:
     """What the parent knows and this package cannot: lock, files and foundation.
 
-    `lock` is the lock's "sha256:..."; `files` is its own result for the files, with `verdict`,
-    `tree` ("sha256-...") and `wheels` (name -> digest); both are empty where nobody judged them.
+    `lock` has the lock's `digest` ("sha256:..."), `files` the installed `tree` ("sha256-...") and
+    `wheels` (name -> digest); both have `verdict` and `evidence`, and are empty where nobody
+    judged them.
     """
 
-    lock: str = ""
+    lock: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Any] = field(default_factory=dict)
     foundation: str = ""
+
+    @property
+    def lock_digest(self) -> str:
+        """The lock's digest, or ""."""
+        return str(self.lock.get("digest") or "")
 
     @property
     def tree(self) -> str:
@@ -52,32 +57,33 @@ def read_context(path: Path) -> Context:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         context = Context(
-            str(value.get("lock", {}).get("digest", "")),
+            dict(value.get("lock", {})),
             dict(value.get("files", {})),
             str(value.get("foundation", "")),
         )
-        verdict = context.files.get("verdict", NOT_JUDGED)
+        verdicts = [part.get("verdict", HOLDS) for part in (context.lock, context.files)]
     except (OSError, ValueError, AttributeError, TypeError) as error:
         raise ValidationError(f"the context {path.name} cannot be read: {error}") from error
-    if verdict not in VERDICTS:
-        raise ValidationError(f"the context {path.name} has no such verdict: {verdict!r}")
+    for verdict in verdicts:
+        if verdict not in VERDICTS:
+            raise ValidationError(f"the context {path.name} has no such verdict: {verdict!r}")
     return context
 
 
 def context_outcomes(context: Context) -> list[Outcome]:
     """The rows for lock and files; without a parent that judged them they are not judged."""
-    nobody = "no --context was given (invoke validate judges it)"
-    lock = Outcome("lock", HOLDS, context.lock) if context.lock else None
-    files = None
-    verdict = context.files.get("verdict")
-    if verdict == HOLDS:
-        files = Outcome("files", HOLDS, f"tree {context.tree}" if context.tree else "as locked")
-    elif verdict == DOES_NOT_HOLD:
-        files = Outcome("files", DOES_NOT_HOLD, f"not as locked; tree {context.tree or 'unknown'}")
     return [
-        lock or Outcome("lock", NOT_JUDGED, nobody, needed=False),
-        files or Outcome("files", NOT_JUDGED, nobody, needed=False),
+        _context_outcome("lock", context.lock, context.lock_digest),
+        _context_outcome("files", context.files, f"tree {context.tree or 'unknown'}"),
     ]
+
+
+def _context_outcome(name: str, judged: dict[str, Any], otherwise: str) -> Outcome:
+    verdict = judged.get("verdict")
+    if verdict is None:
+        evidence = "no --context was given (invoke validate judges it)"
+        return Outcome(name, NOT_JUDGED, evidence, needed=False)
+    return Outcome(name, verdict, str(judged.get("evidence") or otherwise))
 
 
 def build(
@@ -106,7 +112,7 @@ def build(
         "kind": KIND,
         "format": FORMAT,
         "verdict": overall(outcomes),
-        "lock": {"digest": context.lock or None},
+        "lock": context.lock or {"verdict": NOT_JUDGED},
         "files": context.files or {"verdict": NOT_JUDGED},
         "foundation": context.foundation or None,
         "versions": details.get("versions", {}),

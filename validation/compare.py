@@ -221,7 +221,8 @@ def main(arguments: Sequence[str]) -> int:
 def describe(result: Comparison) -> str:
     """The comparison in a sentence or two."""
     if result.first:
-        return f"they differ, first in: {result.first.what}\n  {result.first.evidence}\n  {result.first.reading}"
+        found = result.first
+        return f"they differ, first in: {found.what}\n  {found.evidence}\n  {found.reading}"
     left_out = f"; not judged on both sides: {', '.join(result.unjudged)}"
     said = f"the same ({result.compared} digests)" if result.compared else "no numbers in common"
     return said + (left_out if result.unjudged else "")

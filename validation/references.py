@@ -19,6 +19,7 @@ FORMAT = 1
 class Reference:
     """Digests that every machine of a class must reproduce.
 
+    `machine_class` has a `name` and the versions that its bits depend on.
     `lock` and `tree` say which stack made them ("sha256:...", "sha256-..."), or are empty where
     that was not known; `digests` maps a check's name to its digests; `made` says on what.
     """
@@ -42,14 +43,15 @@ class Reference:
 
 
 def class_name(machine_class: dict[str, str]) -> str:
-    """A class in one line, in the order its facts are given."""
-    return ", ".join(f"{name} {value}" for name, value in machine_class.items())
+    """A class in one line: its name, then the versions it depends on."""
+    facts = [f"{fact} {value}" for fact, value in sorted(machine_class.items()) if fact != "name"]
+    return ", ".join([machine_class["name"], *facts])
 
 
 def file_name(machine_class: dict[str, str]) -> str:
-    """The file that a class's reference has: its first fact and a digest of all of them."""
-    first = re.sub(r"[^a-z0-9]+", "-", next(iter(machine_class.values()), "").lower())
-    return f"{first}-{canonical.digest(machine_class).partition(':')[2][:8]}.json"
+    """The file that a class's reference has: its name and a digest of all its facts."""
+    name = re.sub(r"[^a-z0-9]+", "-", machine_class["name"].lower())
+    return f"{name}-{canonical.digest(machine_class).partition(':')[2][:8]}.json"
 
 
 def load(path: Path) -> Reference:
@@ -62,7 +64,7 @@ def load(path: Path) -> Reference:
         digests = [d for check in reference.digests.values() for d in check.values()]
         sound = (
             value["format"] == FORMAT
-            and isinstance(reference.machine_class, dict)
+            and isinstance(reference.machine_class["name"], str)
             and isinstance(reference.lock, str)
             and isinstance(reference.tree, str)
             and all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in digests)

@@ -84,12 +84,11 @@ def device_class(device: str) -> dict[str, str]:
         "cudnn": str(torch.backends.cudnn.version()),
     }
     if device != "cuda":
-        return {"device": device, **versions}
+        return {"name": device, **versions}
     properties = torch.cuda.get_device_properties(0)
     return {
-        "device": "cuda",
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": str(properties.multi_processor_count),
+        "name": f"cuda {properties.major}.{properties.minor},"
+        f" {properties.multi_processor_count} multiprocessors",
         "gpus": str(torch.cuda.device_count()),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         **versions,
