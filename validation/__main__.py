@@ -94,7 +94,7 @@ def _validate(options: argparse.Namespace) -> int:
         print(f"overridden for the checks: {name}={value}", file=stream)
     print(f"\n{overall(outcomes)} ({issued['milliseconds'] / 1000:.1f} s)", file=stream)
     if options.json:
-        _write(options.json, canonical.dump(issued))
+        canonical.write(options.json, issued)
     return EXIT_CODES[overall(outcomes)]
 
 
@@ -218,19 +218,6 @@ def _record(
 
 def _overridden() -> dict[str, str]:
     return lane.overridden(os.environ, {**lane.PORTABLE, **lane.GPU})
-
-
-def _write(target: str, text: str) -> None:
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    path = Path(target)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise ValidationError(f"{path} could not be written: {error.strerror}") from error
 
 
 if __name__ == "__main__":

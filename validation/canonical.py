@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
+from pathlib import Path
+
+from validation.outcome import ValidationError
 
 
 def dump(value: object) -> str:
@@ -18,6 +22,32 @@ def dump(value: object) -> str:
 def digest(value: object) -> str:
     """`sha256:...` of the canonical text."""
     return f"sha256:{hashlib.sha256(dump(value).encode()).hexdigest()}"
+
+
+def is_canonical(value: object, text: str) -> bool:
+    """Whether `text` is the canonical text of `value`."""
+    try:
+        return dump(value) == text
+    except TypeError:
+        return False
+
+
+def write(target: str, value: object) -> None:
+    """Writes the canonical text to the file `target`, whole or not at all; "-" is stdout.
+
+    Raises ValidationError when that fails.
+    """
+    text = dump(value)
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise ValidationError(f"{path} could not be written: {error.strerror}") from error
 
 
 def _refuse_floats(value: object) -> None:

@@ -148,7 +148,7 @@ def load(path: Path) -> dict[str, Any]:
             f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}"
         )
     _check_shape(path, value)
-    if canonical.dump(value) != text:
+    if not canonical.is_canonical(value, text):
         raise ValidationError(f"{path} is not canonical JSON: it was edited or reformatted")
     return value
 

@@ -208,11 +208,11 @@ def main(arguments: Sequence[str]) -> int:
             }
         )
     if chosen.json:
-        text = canonical.dump(results)
-        if chosen.json == "-":
-            sys.stdout.write(text)
-        else:
-            Path(chosen.json).write_text(text, encoding="utf-8")
+        try:
+            canonical.write(chosen.json, results)
+        except ValidationError as fault:
+            print(fault, file=sys.stderr)  # noqa: T201
+            return EXIT_CODES[NOT_JUDGED]
     verdicts = {result["verdict"] for result in results}
     worst = next(v for v in (DOES_NOT_HOLD, NOT_JUDGED, HOLDS) if v in verdicts)
     return EXIT_CODES[worst]

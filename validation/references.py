@@ -163,16 +163,11 @@ def record(reference: Reference, *, replace: bool, directory: Path = DIRECTORY) 
                     )
         if (old.lock, old.tree) == (reference.lock, reference.tree):
             return f"{path.name} already records these digests"
-    part = path.with_suffix(".part")
     try:
         directory.mkdir(exist_ok=True)
-        part.write_text(canonical.dump(reference.to_json()), encoding="utf-8")
-        part.replace(path)
     except OSError as error:
-        raise ValidationError(
-            f"{path.name} could not be written: {error.strerror}",
-            hint="record in a writable clone of the repository",
-        ) from error
+        raise ValidationError(f"{directory.name} could not be made: {error.strerror}") from error
+    canonical.write(str(path), reference.to_json())
     return f"recorded {path.name}"
 
 

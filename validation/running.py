@@ -80,13 +80,13 @@ def _left_out(
     check: Check, request: Request, lane_fault: str, stack: Outcome | None
 ) -> tuple[str, bool]:
     """Why a check is not run, or "", and whether that leaves a needed judgement open."""
-    if stack and not stack.details.get("versions"):
-        return "the stack could not be loaded", True
-    if check.lane == "gpu":
-        return ("only the CPU was asked for", False) if request.device == "cpu" else ("", True)
-    if lane_fault:
+    if check.lane == "gpu" and request.device == "cpu":
+        return "only the CPU was asked for", False
+    if check.lane == "portable" and lane_fault:
         return lane_fault, True
-    if request.device == "cuda" and check.name != "stack":
+    if stack and not lane_fault and not stack.details.get("versions"):
+        return "the stack could not be loaded", True
+    if check.lane == "portable" and request.device == "cuda" and check.name != "stack":
         return "only the GPU was asked for", False
     return "", True
 

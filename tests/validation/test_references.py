@@ -124,7 +124,7 @@ def test_recording_the_same_digests_for_another_lock_needs_no_replace(recorded):
 
 def test_a_directory_that_cannot_be_written_gives_a_sentence(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(ValidationError, match="could not be written"):
+    with pytest.raises(ValidationError, match="could not be made"):
         references.record(reference(), replace=False, directory=tmp_path / "file" / "references")
 
 
