@@ -28,18 +28,28 @@ PLATFORM = "linux-64"
 def context(repository: Repository, prefix: Path) -> tuple[dict[str, object], Verdict]:
     """Return what `validation` is told of lock and files, and the verdict on the files.
 
-    Raises `TorchlockError` when lock and records do not belong together.
+    Raises `TorchlockError` when the recorded trees are not those of the lock.
     """
     lock = read_lock(repository.lock)
     records = read_records(repository.records, PLATFORM)
     check_records(records, lock.wheels(PLATFORM))
     verdict = verify(find_site(prefix), records)
-    files = {
-        "verdict": "holds" if verdict.holds else "does not hold",
-        "tree": verdict.tree,
-        "wheels": dict(verdict.trees),
+    told: dict[str, object] = {
+        "lock": {
+            "digest": lock.digest,
+            "verdict": "holds",
+            "evidence": f"{lock.digest}; the recorded trees are those of its wheels",
+        },
+        "files": {
+            "verdict": "holds" if verdict.holds else "does not hold",
+            "tree": verdict.tree,
+            "wheels": dict(verdict.trees),
+            "evidence": f"{verdict.files} files, {len(verdict.findings)} findings, "
+            f"tree {verdict.tree}",
+        },
+        "foundation": "nix",
     }
-    return {"lock": {"digest": lock.digest}, "files": files, "foundation": "nix"}, verdict
+    return told, verdict
 
 
 def main(arguments: list[str]) -> int:
