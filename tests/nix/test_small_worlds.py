@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -338,7 +339,8 @@ def test_without_a_driver_python_starts_and_says_nothing(environment, tmp_path):
 def on_a_host_with(mounts: str, *command: str | Path, **variables: str):
     """Run a command in a mount namespace of its own, after `mounts`."""
     script = f'{mounts}\nexec "$@"'
-    return run("unshare", "--mount", "bash", "-euc", script, "bash", *command, **variables)
+    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
+    return run(*unshare, "bash", "-euc", script, "bash", *command, **variables)
 
 
 def host_driver(driver: Path) -> str:
@@ -402,6 +404,18 @@ def test_an_updated_host_driver_gets_links_of_its_own(environment, driver, tmp_p
     names = sorted(path.name for path in Path(after.stdout.strip()).iterdir())
     assert "libcuda.so.575.51" in names
     assert not [name for name in names if "570.86" in name]
+
+
+def test_processes_that_start_at_once_share_one_directory(environment, driver, tmp_path):
+    start = f'for i in 1 2 3 4 5 6; do {environment}/bin/python -c "{LOAD}" & done; wait'
+
+    done = on_a_host_with(
+        host_driver(driver), "bash", "-c", start, HOME=str(tmp_path), PATH=PATH
+    )  # fmt: skip
+
+    links = done.stdout.split()
+    assert (len(links), len(set(links)), done.stderr) == (6, 1, "")
+    assert list((tmp_path / ".cache/torchlock/driver").iterdir()) == [Path(links[0])]
 
 
 def test_links_that_cannot_be_made_are_said_to_be_missing(environment, driver, tmp_path):
