@@ -345,10 +345,11 @@ def on_a_host_with(mounts: str, *command: str | Path, **variables: str):
 
 def host_driver(driver: Path) -> str:
     """Mounts by which the host's loader knows `driver`."""
+    configuration, cache = (f"{driver}.{suffix}" for suffix in ("conf", "cache"))
     return (
-        f"echo {driver} > {driver}/ld.so.conf; "
-        f"/sbin/ldconfig -X -f {driver}/ld.so.conf -C {driver}/ld.so.cache; "
-        f"mount --bind {driver}/ld.so.cache /etc/ld.so.cache"
+        f"echo {driver} > {configuration}; "
+        f"/sbin/ldconfig -X -f {configuration} -C {cache}; "
+        f"mount --bind {cache} /etc/ld.so.cache"
     )
 
 
@@ -409,9 +410,7 @@ def test_an_updated_host_driver_gets_links_of_its_own(environment, driver, tmp_p
 def test_processes_that_start_at_once_share_one_directory(environment, driver, tmp_path):
     start = f'for i in 1 2 3 4 5 6; do {environment}/bin/python -c "{LOAD}" & done; wait'
 
-    done = on_a_host_with(
-        host_driver(driver), "bash", "-c", start, HOME=str(tmp_path), PATH=PATH
-    )  # fmt: skip
+    done = on_a_host_with(host_driver(driver), "bash", "-c", start, HOME=str(tmp_path), PATH=PATH)
 
     links = done.stdout.split()
     assert (len(links), len(set(links)), done.stderr) == (6, 1, "")
