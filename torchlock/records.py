@@ -113,6 +113,7 @@ def record(
 def _record_wheel(item: tuple[Package, Path]) -> RecordedWheel:
     package, path = item
     with read_wheel(path) as wheel:
+        files = hashed_files(wheel)
         return RecordedWheel(
             name=package.name,
             version=package.version,
@@ -124,7 +125,7 @@ def _record_wheel(item: tuple[Package, Path]) -> RecordedWheel:
                 RecordedFile(
                     f.scheme, f.entry.path, f.entry.size, f.entry.executable, _known(f.entry)
                 )
-                for f in hashed_files(wheel)
+                for f in files
             ),
         )
 
@@ -194,7 +195,7 @@ def _read_wheel(name: str, row: dict[str, Any], listing: str, path: Path) -> Rec
         wheel_size=row["wheel_size"],
         tree=row["tree"],
         scripts=tuple((script, target) for script, target in row["scripts"].items()),
-        files=tuple(_read_file(line) for line in listing.splitlines()),
+        files=tuple(_read_file(line) for line in listing.removesuffix("\n").split("\n") if line),
     )
 
 
