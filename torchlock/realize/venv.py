@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -15,11 +16,11 @@ from filelock import FileLock, Timeout
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.lock import Lock, Package
+from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.verify import Finding, Verdict, find_site, verify
@@ -73,6 +74,8 @@ def make_venv(
             if verdict.holds:
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
+            if not damaged:  # nothing that installing could put right
+                raise _does_not_hold(prefix, verdict)
         _build(
             goal=goal,
             marker=marker,
@@ -84,6 +87,8 @@ def make_venv(
             progress=progress,
             say=say,
         )
+        if not damaged:
+            damaged = unfinished(find_site(prefix).site_packages, wheels)
         verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
         write_marker(prefix, goal)
         return Made(prefix, installed=True, verdict=verdict)
@@ -134,11 +139,15 @@ def _install_until_it_holds(
         if not damaged or attempt:
             break
     if not verdict.holds:
-        raise DoesNotHold(
-            f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
-            hint=_what_to_do(prefix, verdict.findings),
-        )
+        raise _does_not_hold(prefix, verdict)
     return verdict
+
+
+def _does_not_hold(prefix: Path, verdict: Verdict) -> DoesNotHold:
+    return DoesNotHold(
+        f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
+        hint=_what_to_do(prefix, verdict.findings),
+    )
 
 
 def _damaged(verdict: Verdict) -> list[str]:
@@ -183,6 +192,9 @@ def _existing(path: Path) -> Path:
 
 
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
+    for link in (prefix / "bin").glob("python*"):
+        if link.is_symlink():  # venv keeps a link that is there, wherever it leads
+            link.unlink()
     command = [str(interpreter.program), "-I", "-m", "venv", "--without-pip", str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not _works(prefix):
@@ -193,22 +205,29 @@ def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
 
 
 def _works(prefix: Path) -> bool:
+    """Say whether the prefix's python is a 3.11 that lives in the prefix.
+
+    Without its pyvenv.cfg it would be the host's own, and uv would install there.
+    """
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix, sep='\\n')"
     try:
         done = subprocess.run(
-            [prefix / "bin" / "python", "-I", "-c", "import encodings"],
+            [prefix / "bin" / "python", "-I", "-c", code],
             capture_output=True,
+            text=True,
             check=False,
             timeout=60,
         )
-    except (OSError, subprocess.TimeoutExpired):
+        version, _, home = done.stdout.strip().partition("\n")
+        return version == PYTHON_VERSION and Path(home).samefile(prefix)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
 
 
 @contextmanager
 def _alone(prefix: Path, store: Store) -> Iterator[None]:
     """Keep two runs from writing one prefix at the same time."""
-    name = f"prefix-{hashlib.sha256(str(prefix.absolute()).encode()).hexdigest()}.lock"
+    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
     directory = store.root / "locks"
     try:
         directory.mkdir(parents=True, exist_ok=True)
