@@ -121,6 +121,10 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
         directory.mkdir()
     try:
         for wheel in wheels:
+            # Of two wheels of one version uv would take the one it prefers, not the locked one.
+            for other in directory.glob("-".join([*wheel.filename.split("-")[:2], "*.whl"])):
+                if other.name != wheel.filename:
+                    other.unlink(missing_ok=True)
             _link(directory / wheel.filename, store.path(wheel))
         yield directory, cache
     finally:

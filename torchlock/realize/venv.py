@@ -127,8 +127,11 @@ def _install_until_it_holds(
     damaged: Sequence[str],
     say: Callable[[str], None],
 ) -> Verdict:
-    """Install what is missing and, afresh, what is `damaged`; repair once what still differs."""
-    for attempt in range(2):
+    """Install what is missing and, afresh, what is `damaged`; repair what still differs.
+
+    Two repairs: the first may take away a file that the replaced wheel shared with another.
+    """
+    for _ in range(3):
         if damaged:
             say(f"repairing {', '.join(damaged)}")
         else:
@@ -136,7 +139,7 @@ def _install_until_it_holds(
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
         verdict = verify(find_site(prefix), records)
         damaged = _damaged(verdict)
-        if not damaged or attempt:
+        if not damaged:
             break
     if not verdict.holds:
         raise _does_not_hold(prefix, verdict)
@@ -155,7 +158,7 @@ def _damaged(verdict: Verdict) -> list[str]:
 
 
 def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
-    if all(f.kind in REPAIRABLE for f in findings):
+    if all(f.kind in REPAIRABLE - {"version"} for f in findings):
         return "something changes the files while they are installed; look for what does"
     return (
         "torchlock removes nothing that it did not install; if these files are not yours, "
@@ -192,9 +195,9 @@ def _existing(path: Path) -> Path:
 
 
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
-    for link in (prefix / "bin").glob("python*"):
-        if link.is_symlink():  # venv keeps a link that is there, wherever it leads
-            link.unlink()
+    for name in ("python", "python3", f"python{PYTHON_VERSION}"):
+        # venv keeps what is there, wherever it leads.
+        (prefix / "bin" / name).unlink(missing_ok=True)
     command = [str(interpreter.program), "-I", "-m", "venv", "--without-pip", str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not _works(prefix):
