@@ -446,6 +446,17 @@ def test_an_interrupted_download_is_completed_by_the_next(store, server, served,
     assert partials(store) == []
 
 
+def test_ctrl_c_does_not_wait_for_a_server_that_stalls(store, server, served):
+    server.faults.bytes_per_second = 100
+    child = start(FETCH, served.url, served.sha256, store.root)
+    wait_until(lambda: bool(server.requests), "the request")
+    time.sleep(0.3)
+    os.kill(child.pid, signal.SIGINT)
+    child.communicate(timeout=25)  # less than the 30 s that a silent server is given
+    assert child.returncode == 130
+    assert complete_files(store) == []
+
+
 def test_two_processes_download_one_artifact_once(store, server, served):
     server.faults.bytes_per_second = 1_000_000
     first = downloading(served, store)

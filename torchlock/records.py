@@ -68,8 +68,12 @@ class RecordedWheel:
         """The listing of the files: one line each, sorted."""
         return "".join(
             f"{f.scheme}\t{'x' if f.executable else '-'}\t{f.size}\t{f.sha256}\t{f.path}\n"
-            for f in sorted(self.files, key=lambda f: (f.scheme, f.path))
+            for f in sorted(self.files, key=_order)
         )
+
+
+def _order(file: RecordedFile) -> tuple[str, str]:
+    return file.scheme, file.path
 
 
 @dataclass(frozen=True)
@@ -122,10 +126,19 @@ def _record_wheel(item: tuple[Package, Path]) -> RecordedWheel:
             tree=tree_digest(wheel.tree()),
             scripts=wheel.entry_points,
             files=tuple(
-                RecordedFile(
-                    f.scheme, f.entry.path, f.entry.size, f.entry.executable, _known(f.entry)
+                sorted(
+                    (
+                        RecordedFile(
+                            f.scheme,
+                            f.entry.path,
+                            f.entry.size,
+                            f.entry.executable,
+                            _known(f.entry),
+                        )
+                        for f in files
+                    ),
+                    key=_order,
                 )
-                for f in files
             ),
         )
 
