@@ -34,10 +34,10 @@ CONDITIONS: list[tuple[str, dict[str, str], list[str]]] = [
 def certificate(
     *arguments: str, extra: dict[str, str] | None = None, prefix: list[str] | None = None
 ) -> dict:
+    validate = [sys.executable, str(REPOSITORY / "validation"), "--device", "cpu", "--json", "-"]
     with tempfile.TemporaryDirectory() as elsewhere:
         done = subprocess.run(
-            [*(prefix or []), sys.executable, str(REPOSITORY / "validation"), "--device", "cpu"]
-            + ["--json", "-", *arguments],
+            [*(prefix or []), *validate, *arguments],
             env={**os.environ, **(extra or {})},
             cwd=elsewhere,
             stdout=subprocess.PIPE,

@@ -200,10 +200,11 @@ def test_ddp_over_two_nodes_gives_the_bits_of_one(stack_python, tmp_path):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    command = [stack_python, str(VALIDATION), "--only", "ddp", "--json", "-"]
+    command += ["--nnodes", "2", "--rdzv-endpoint", f"127.0.0.1:{port}"]
     nodes = [
         subprocess.Popen(
-            [stack_python, str(VALIDATION), "--only", "ddp", "--json", "-"]
-            + ["--nnodes", "2", "--node-rank", str(rank), "--rdzv-endpoint", f"127.0.0.1:{port}"],
+            [*command, "--node-rank", str(rank)],
             env=environment,
             cwd=tmp_path,
             stdout=subprocess.PIPE,

@@ -36,18 +36,16 @@ def run(settings: Settings) -> Outcome:
     torch = imported["torch"]
     # torch itself writes this module at run time, where TMPDIR says.
     made = str(settings.scratch)
-    roots = loaded.environment_roots()
+    sites = loaded.site_packages()
     own = Path(__file__).resolve().parents[2]
     origins = {
         name: str(module.__file__)
         for name, module in list(sys.modules.items())
         if getattr(module, "__file__", None) and not str(module.__file__).startswith(made)
     }
-    strangers = loaded.modules(
-        origins, [*roots, *loaded.standard_library_roots(), own / "validation"]
-    )
+    strangers = loaded.modules(origins, [*sites, *loaded.standard_library(), own / "validation"])
     versions = _versions(imported)
-    libraries = loaded.libraries(Path("/proc/self/maps").read_text(), roots)
+    libraries = loaded.libraries(Path("/proc/self/maps").read_text(), sites)
     faults += [f"module {o.name} comes from {o.path}" for o in _top(strangers)]
     faults += [
         f"library {o.name} comes from {o.path}" for o in libraries if o.place == loaded.ELSEWHERE
