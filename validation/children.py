@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from pathlib import Path
 POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _TAIL_BYTES = 20_000
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,11 @@ def stop_tree(pid: int) -> None:
     while time.monotonic() < until and any(_runs(member) for member in family):
         time.sleep(0.05)
     _signal(sorted({*family, *descendants(pid)}), signal.SIGKILL)
+
+
+def die_with_parent() -> None:
+    """Has the kernel end this process when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def descendants(pid: int) -> list[int]:

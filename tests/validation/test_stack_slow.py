@@ -113,7 +113,7 @@ def test_a_module_that_shadows_a_locked_one_is_found_with_its_path(validate, tmp
     )
     assert code == 1
     assert row(certificate, "stack")["verdict"] == "does not hold"
-    assert str(shadow / "__init__.py").replace("\n", "") in "".join(said.split())
+    assert str(shadow / "__init__.py") in said
 
 
 def test_a_stack_library_from_elsewhere_is_found_with_its_path(validate, tmp_path, stack_python):
@@ -126,7 +126,7 @@ def test_a_stack_library_from_elsewhere_is_found_with_its_path(validate, tmp_pat
     assert code == 1
     places = {(lib["name"], lib["from"]) for lib in certificate["libraries"]}
     assert (own.name, "elsewhere") in places
-    assert str(tmp_path / own.name) in "".join(said.split())
+    assert str(tmp_path / own.name) in said
 
 
 def test_the_prefix_is_left_as_it_was(validate, stack_python):
@@ -230,7 +230,7 @@ def test_a_taken_port_is_said_and_does_not_hang(validate):
             "--only", "ddp", "--nnodes", "2", "--rdzv-endpoint", endpoint
         )
     assert code == 1
-    assert "Address already in use" in row(certificate, "ddp")["evidence"], said
+    assert "address already in use" in row(certificate, "ddp")["evidence"], said
 
 
 @pytest.mark.skipif(
