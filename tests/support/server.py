@@ -36,6 +36,16 @@ class Served:
         return [r for path, r in self.requests if path == name]
 
 
+def _part(wanted: str, size: int) -> range | None:
+    """Read a Range header: "bytes=a-b", "bytes=a-" or "bytes=-n"."""
+    match = re.fullmatch(r"bytes=(\d*)-(\d*)", wanted)
+    if not match or not (match[1] or match[2]):
+        return None
+    if not match[1]:
+        return range(max(0, size - int(match[2])), size)
+    return range(int(match[1]), min(size, int(match[2]) + 1) if match[2] else size)
+
+
 @contextmanager
 def serve(directory: Path) -> Iterator[Served]:
     """Serve the files of a directory until the block ends."""
@@ -52,30 +62,46 @@ def serve(directory: Path) -> Iterator[Served]:
             statuses = served.faults.statuses.get(name)
             if statuses:
                 self._answer(statuses.pop(0), b"")
+            elif path.is_dir() and (path / "index.html").is_file():
+                self._answer(200, (path / "index.html").read_bytes(), content_type="text/html")
             elif not path.is_file():
                 self._answer(404, b"")
             else:
                 self._file(name, path.read_bytes(), wanted)
 
-        do_HEAD = do_GET
+        do_HEAD = do_GET  # noqa: N815 - the name that http.server looks for
 
         def _file(self, name: str, data: bytes, wanted: str) -> None:
             if name in served.faults.corrupt:
                 data = bytes([data[0] ^ 1]) + data[1:]
-            match = None if served.faults.no_ranges else re.fullmatch(r"bytes=(\d+)-", wanted)
-            start = int(match[1]) if match else 0
-            if match and start >= len(data):
+            part = None if served.faults.no_ranges else _part(wanted, len(data))
+            if part is None:
+                self._answer(200, data, self._cut(name))
+            elif part.start >= len(data):
                 self._answer(416, b"")
-                return
-            self._answer(206 if match else 200, data[start:], self._cut(name))
+            else:
+                body = data[part.start : part.stop]
+                content_range = f"bytes {part.start}-{part.stop - 1}/{len(data)}"
+                self._answer(206, body, self._cut(name), content_range=content_range)
 
         def _cut(self, name: str) -> int | None:
             cuts = served.faults.cut_after.get(name)
             return cuts.pop(0) if cuts else None
 
-        def _answer(self, status: int, body: bytes, cut: int | None = None) -> None:
+        def _answer(
+            self,
+            status: int,
+            body: bytes,
+            cut: int | None = None,
+            *,
+            content_type: str = "application/octet-stream",
+            content_range: str = "",
+        ) -> None:
             self.send_response(status)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Content-Type", content_type)
+            if content_range:
+                self.send_header("Content-Range", content_range)
             if status == 429:
                 self.send_header("Retry-After", "0")
             self.end_headers()
