@@ -338,6 +338,23 @@ def uv_install(prefix: Path, wheel: Path) -> None:
        str(wheel))  # fmt: skip
 
 
+def test_poisoned_byte_code_is_reported(world):
+    world.make()
+    assert world.run("alpha") == "alpha 1"
+    (code,) = (world.prefix / SITE / "alpha/__pycache__").iterdir()
+    assert not world.make().installed
+    assert world.make().verdict.bytecode == 1
+    data = code.read_bytes()
+    assert b"alpha" in data[16:]
+    code.write_bytes(data[:16] + data[16:].replace(b"alpha", b"evil!"))
+    assert world.run("alpha") == "evil! 1"
+    error = broken(world, DoesNotHold)
+    assert f"byte code: {code.relative_to(world.prefix)}" in error.message
+    assert "remove them" in error.hint
+    code.unlink()
+    assert not world.make().installed
+
+
 # A python that is not the prefix's own
 
 

@@ -70,7 +70,7 @@ def make_venv(
         damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
-            verdict = verify(find_site(prefix), records)
+            verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
             if verdict.holds:
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
@@ -137,7 +137,7 @@ def _install_until_it_holds(
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        verdict = verify(find_site(prefix), records)
+        verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
         damaged = _damaged(verdict)
         if not damaged:
             break
