@@ -68,8 +68,13 @@ class World:
         return verify(find_site(self.prefix), self.records).holds
 
     def run(self, program: str, *arguments: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         done = subprocess.run(
-            [self.prefix / "bin" / program, *arguments], capture_output=True, text=True, check=True
+            [self.prefix / "bin" / program, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 
