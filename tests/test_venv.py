@@ -296,6 +296,8 @@ def test_what_is_left_of_another_version_is_named(world):
 
 def test_a_changed_lock_moves_the_prefix(world, tmp_path):
     world.make()
+    world.run("alpha")
+    world.run("python", "-c", "import beta")
     extra = build_wheel(tmp_path, "mine", files={"mine.py": b"x = 1\n"})
     uv_install(world.prefix, extra)
     beta = build_wheel(tmp_path / "wheels", "beta", "2.0", files={"beta.py": b"VALUE = 3\n"})
@@ -306,7 +308,7 @@ def test_a_changed_lock_moves_the_prefix(world, tmp_path):
     assert "mine.py" in error.message
     assert "alpha" not in error.message
     site = world.prefix / SITE
-    assert not (site / "alpha").exists()
+    assert list(site.rglob("alpha*")) == []
     assert not (world.prefix / "bin/alpha").exists()
     assert (site / "beta.py").read_text() == "VALUE = 3\n"
     assert (site / "mine.py").exists()
@@ -620,6 +622,10 @@ def test_a_wheel_that_uv_left_half_installed_is_completed(world, left, tmp_path)
         target = site / name
         if target.is_dir():
             shutil.rmtree(target)
+        (site / ".tmpAb3dE9").mkdir(exist_ok=True)
+        (site / ".tmpAb3dE9/alpha.py").touch()
+        (site / "beta-1.0.dist-info").mkdir(exist_ok=True)
+        (site / "beta-1.0.dist-info/.tmpGzgcdb").touch()
         if name in left:
             target.parent.mkdir(parents=True, exist_ok=True)
             source = tmp_path / "raw" / name
