@@ -206,7 +206,7 @@ FILES = st.builds(
 )
 
 
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(
     wheels=st.dictionaries(
         st.from_regex(r"[a-z0-9]+(-[a-z0-9]+)*", fullmatch=True),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchlock.errors import TorchlockError
@@ -153,6 +153,7 @@ def test_order_does_not_matter(tree, data):
     assert tree_digest(data.draw(st.permutations(tree))) == tree_digest(tree)
 
 
+@settings(max_examples=25)
 @given(tree=trees())
 def test_a_written_tree_has_the_digest_of_its_entries(tree, tmp_path_factory):
     root = tmp_path_factory.mktemp("tree") / "root"

@@ -68,8 +68,13 @@ class World:
         return verify(find_site(self.prefix), self.records).holds
 
     def run(self, program: str, *arguments: str) -> str:
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
         done = subprocess.run(
-            [self.prefix / "bin" / program, *arguments], capture_output=True, text=True, check=True
+            [self.prefix / "bin" / program, *arguments],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
         )
         return done.stdout.strip()
 
@@ -291,6 +296,8 @@ def test_what_is_left_of_another_version_is_named(world):
 
 def test_a_changed_lock_moves_the_prefix(world, tmp_path):
     world.make()
+    world.run("alpha")
+    world.run("python", "-c", "import beta")
     extra = build_wheel(tmp_path, "mine", files={"mine.py": b"x = 1\n"})
     uv_install(world.prefix, extra)
     beta = build_wheel(tmp_path / "wheels", "beta", "2.0", files={"beta.py": b"VALUE = 3\n"})
@@ -301,7 +308,7 @@ def test_a_changed_lock_moves_the_prefix(world, tmp_path):
     assert "mine.py" in error.message
     assert "alpha" not in error.message
     site = world.prefix / SITE
-    assert not (site / "alpha").exists()
+    assert list(site.rglob("alpha*")) == []
     assert not (world.prefix / "bin/alpha").exists()
     assert (site / "beta.py").read_text() == "VALUE = 3\n"
     assert (site / "mine.py").exists()
@@ -336,6 +343,23 @@ def uv(*arguments: str) -> None:
 def uv_install(prefix: Path, wheel: Path) -> None:
     uv("pip", "install", "--python", str(prefix / "bin/python"), "--no-deps", "--no-index",
        str(wheel))  # fmt: skip
+
+
+def test_poisoned_byte_code_is_reported(world):
+    world.make()
+    assert world.run("alpha") == "alpha 1"
+    (code,) = (world.prefix / SITE / "alpha/__pycache__").iterdir()
+    assert not world.make().installed
+    assert world.make().verdict.bytecode == 1
+    data = code.read_bytes()
+    assert b"alpha" in data[16:]
+    code.write_bytes(data[:16] + data[16:].replace(b"alpha", b"evil!"))
+    assert world.run("alpha") == "evil! 1"
+    error = broken(world, DoesNotHold)
+    assert f"byte code: {code.relative_to(world.prefix)}" in error.message
+    assert "remove them" in error.hint
+    code.unlink()
+    assert not world.make().installed
 
 
 # A python that is not the prefix's own
@@ -598,6 +622,10 @@ def test_a_wheel_that_uv_left_half_installed_is_completed(world, left, tmp_path)
         target = site / name
         if target.is_dir():
             shutil.rmtree(target)
+        (site / ".tmpAb3dE9").mkdir(exist_ok=True)
+        (site / ".tmpAb3dE9/alpha.py").touch()
+        (site / "beta-1.0.dist-info").mkdir(exist_ok=True)
+        (site / "beta-1.0.dist-info/.tmpGzgcdb").touch()
         if name in left:
             target.parent.mkdir(parents=True, exist_ok=True)
             source = tmp_path / "raw" / name

@@ -512,6 +512,77 @@ def test_the_source_hash_is_siphash_1_3(data):
 GOLDEN_HASHES = ("738d9cd5d5e87f73", "4e2006d4eb1f9c00")
 
 
+# Byte code whose header is right and whose code is not
+
+
+def poisoned(path: Path, python311: Path, source: str) -> None:
+    """Put the code of another source behind the header."""
+    code = (
+        "import marshal, sys; code = compile(sys.argv[1], sys.argv[2], 'exec'); "
+        "sys.stdout.buffer.write(marshal.dumps(code))"
+    )
+    body = subprocess.run(
+        [python311, "-I", "-c", code, source, "core.py"], capture_output=True, check=True
+    ).stdout
+    path.write_bytes(path.read_bytes()[:16] + body)
+
+
+@pytest.mark.parametrize("optimize", [0, 1, 2])
+@pytest.mark.parametrize("mode", ["timestamp", "unchecked_hash"])
+def test_genuine_byte_code_is_what_its_source_compiles_to(site, records, python311, mode, optimize):
+    compiled(python311, site, mode, optimize)
+    verdict = verify(site, records, python=python311)
+    assert verdict.findings == ()
+    assert verdict.bytecode == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["def answer():\n    return 43\n", "def answer():\n    return 42.0\n", "", "import os\n",
+     "def answer():\n    return (lambda: 42)()\n", "def answer(x=0):\n    return 42\n"],
+)  # fmt: skip
+def test_other_code_behind_a_genuine_header_is_found(site, records, python311, source):
+    path = compiled(python311, site)
+    poisoned(path, python311, source)
+    assert verify(site, records).holds  # the header alone does not tell
+    verdict = verify(site, records, python=python311)
+    finding = only(verdict)
+    assert (finding.kind, site.prefix / finding.path) == ("byte code", path)
+    assert "not what this Python makes of its source" in finding.detail
+    assert verdict.bytecode == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"i\0\0\0\0", b"\xff" * 50, b"(" * 9000])
+def test_no_code_behind_a_genuine_header_is_found(site, records, python311, body):
+    good = compiled(python311, site)
+    (site.site_packages / "numpy/__pycache__").mkdir(exist_ok=True)
+    good.write_bytes(good.read_bytes()[:16] + body)
+    assert site.prefix / only(verify(site, records, python=python311)).path == good
+
+
+def test_what_ends_the_interpreter_is_named_and_the_rest_judged(site, records, python311, tmp_path):
+    paths = [compiled(python311, site, optimize=level) for level in (0, 1, 2)]
+    poisoned(paths[2], python311, "import os\n")
+    wrapper = tmp_path / "python"
+    wrapper.write_text(
+        f"#!{python311}\nimport os, sys\ncode = sys.argv[-1].replace('def same(path):',\n"
+        "    'def same(path):\\n    if b\"opt-1\" in path: os._exit(9)')\nexec(code)\n"
+    )
+    wrapper.chmod(0o755)
+    findings = verify(site, records, python=wrapper, workers=1).findings
+    assert [(Path(f.path).name, f.detail[:7]) for f in findings] == [
+        ("core.cpython-311.opt-1.pyc", "reading"),
+        ("core.cpython-311.opt-2.pyc", "its cod"),
+    ]
+
+
+@pytest.mark.parametrize("program", ["/nowhere/python", "/bin/false"])
+def test_byte_code_is_not_judged_without_an_interpreter(site, records, python311, program):
+    compiled(python311, site)
+    with pytest.raises(TorchlockError, match=program):
+        verify(site, records, python=Path(program))
+
+
 # What cannot be read
 
 

@@ -27,6 +27,7 @@ from torchlock.console import interpreter, script_fault
 from torchlock.errors import TorchlockError
 from torchlock.formats.wheel import INSTALLER_METADATA, Scheme
 from torchlock.lock import PYTHON_VERSION
+from torchlock.recompile import differing
 from torchlock.records import RecordedFile, Records
 from torchlock.tree import CHUNK, entry_on_disk, tree_digest, walk
 
@@ -113,13 +114,16 @@ def verify(
     records: Records,
     *,
     explained: Callable[[str], bool] = lambda path: False,
+    python: Path | None = None,
     workers: int | None = None,
 ) -> Verdict:
     """Compare what is installed at `site` with the recorded trees of the locked wheels.
 
     `explained` says of a path in site-packages whether something other than the stack (a conda
-    package) accounts for it. Raises `TorchlockError` only when the directory itself cannot be
-    read; everything else is a finding.
+    package) accounts for it. With `python`, the environment's own, byte code is also compared
+    with what its source compiles to; without it, it is judged by its header alone. Raises
+    `TorchlockError` only when the directory itself cannot be read or `python` does not run;
+    everything else is a finding.
     """
     try:
         present = dict(walk(site.site_packages))
@@ -134,9 +138,12 @@ def verify(
     findings = _check_files(site, expected, present, workers)
     findings += _console_scripts(site, records)
     foreign = list(_foreign(site, records, present, explained))
-    bytecode, stale = explain_bytecode(
-        site.site_packages, present, (f.path for f in foreign if f.kind == "byte code")
-    )
+    compiled = [f.path for f in foreign if f.kind == "byte code"]
+    bytecode, stale = explain_bytecode(site.site_packages, present, compiled)
+    if python:
+        fresh = sorted(set(compiled) - {path for path, _ in stale})
+        poisoned = differing(python, site.site_packages, fresh, workers)
+        bytecode, stale = bytecode - len(poisoned), [*stale, *poisoned]
     findings += [
         Finding("byte code", "", _shown(site, site.site_packages / path), why)
         for path, why in stale

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
@@ -76,6 +77,16 @@ def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
     if names:
         with _wheelhouse(store, ()) as (_, cache):
             _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
+
+
+def remove_leftovers(site_packages: Path) -> None:
+    """Remove the temporary files and directories of an installation that was broken off."""
+    for path in list(site_packages.rglob(".tmp*")):
+        if re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", path.name):  # as uv names them
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
 
 
 def _uv(arguments: list[str], given: str = "") -> None:

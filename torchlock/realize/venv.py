@@ -20,7 +20,12 @@ from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
+from torchlock.realize.stack import (
+    install_stack,
+    remove_from_stack,
+    remove_leftovers,
+    unfinished,
+)
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.verify import Finding, Verdict, find_site, verify
@@ -70,7 +75,7 @@ def make_venv(
         damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
-            verdict = verify(find_site(prefix), records)
+            verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
             if verdict.holds:
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
@@ -87,6 +92,8 @@ def make_venv(
             progress=progress,
             say=say,
         )
+        if marker and not marker.complete:
+            remove_leftovers(find_site(prefix).site_packages)
         if not damaged:
             damaged = unfinished(find_site(prefix).site_packages, wheels)
         verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
@@ -137,13 +144,25 @@ def _install_until_it_holds(
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        verdict = verify(find_site(prefix), records)
+        verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
         damaged = _damaged(verdict)
-        if not damaged:
+        if not _removed_bytecode(prefix, verdict) and not damaged:
             break
     if not verdict.holds:
         raise _does_not_hold(prefix, verdict)
     return verdict
+
+
+def _removed_bytecode(prefix: Path, verdict: Verdict) -> bool:
+    """Remove the byte code of what has just been replaced or removed; Python makes it again."""
+    stale = [
+        prefix / f.path
+        for f in verdict.findings
+        if f.kind == "byte code" and Path(f.path).parent.name == "__pycache__"
+    ]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return bool(stale)
 
 
 def _does_not_hold(prefix: Path, verdict: Verdict) -> DoesNotHold:
