@@ -59,6 +59,9 @@ def main(arguments: Sequence[str]) -> int:
     except ValidationError as fault:
         print(fault, file=sys.stderr)  # noqa: T201
         return EXIT_CODES[NOT_JUDGED]
+    except OSError as error:  # no room or no right to make a scratch directory
+        print(f"the checks could not be started: {error}", file=sys.stderr)  # noqa: T201
+        return EXIT_CODES[NOT_JUDGED]
     except KeyboardInterrupt:
         print("interrupted; nothing was judged", file=sys.stderr)  # noqa: T201
         return INTERRUPTED

@@ -35,6 +35,11 @@ def validate(in_stack, tmp_path_factory):
     return run
 
 
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="a namespace with its own mounts or host name takes root"
+)
+
+
 def row(certificate, name):
     return next(check for check in certificate["checks"] if check["name"] == name)
 
@@ -221,6 +226,14 @@ def test_ddp_over_two_nodes_gives_the_bits_of_one(stack_python, tmp_path):
         assert row(certificate, "reference")["verdict"] == "holds"
 
 
+@needs_root
+def test_ddp_needs_no_host_name_that_resolves(validate):
+    renamed = ["unshare", "--uts", "bash", "-c", 'hostname no.such.host; exec "$@"', "bash"]
+    code, certificate, said = validate("--only", "ddp", prefix=renamed)
+    assert code == 0, said
+    assert row(certificate, "ddp")["verdict"] == "holds"
+
+
 def test_a_taken_port_is_said_and_does_not_hang(validate):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -233,9 +246,7 @@ def test_a_taken_port_is_said_and_does_not_hang(validate):
     assert "address already in use" in row(certificate, "ddp")["evidence"], said
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="mounting a small /dev/shm takes root"
-)
+@needs_root
 def test_a_small_shared_memory_is_enough_and_a_full_one_is_said(validate):
     def mounted(fill):
         script = f'mount -t tmpfs -o size=64m none /dev/shm && {fill} exec "$@"'
