@@ -18,8 +18,8 @@ from validation.checks.ddp_rank import MODEL, MODES, STEPS, SURVIVED
 from validation.children import Ended, start_and_wait
 from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
 
-SECONDS = 240
-MULTI_NODE_SECONDS = 450
+SECONDS = 600
+MULTI_NODE_SECONDS = 900
 
 
 def run(settings: Settings) -> Outcome:
