@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -224,4 +225,6 @@ def _overridden() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    # Stopped by a time limit, it cleans up as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

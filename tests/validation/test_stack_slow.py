@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -268,7 +269,8 @@ def test_without_a_compiler_compile_is_not_judged(validate, tmp_path):
     assert "no C++ compiler (no-such-compiler)" in row(certificate, "compile")["evidence"]
 
 
-def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tmp_path, number):
     process = subprocess.Popen(
         [stack_python, str(VALIDATION), "--only", "ddp"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -284,7 +286,7 @@ def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tm
     while not list(tmp_path.rglob("first")) and deadline:
         deadline -= 1
         subprocess.run(["sleep", "0.5"], check=True)
-    process.send_signal(2)
+    process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []
