@@ -106,6 +106,8 @@ def test_a_result_is_read_whole(tmp_path):
         '{"name": "resume", "verdict": "holds", "evidence": ""}',
         '{"name": "transformer", "verdict": "holds", "evidence": 3}',
         '{"name": "transformer", "verdict": "holds", "evidence": "", "digests": []}',
+        '{"name": "transformer", "verdict": "holds", "evidence": "", "digests": {"a": 1}}',
+        '{"name": "transformer", "verdict": "holds", "evidence": "", "milliseconds": "1"}',
         '{"name": "transformer", "verdict": "holds", "evidence": "", "more": 1}',
         "\x00\xff",
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -33,6 +34,11 @@ def validate(in_stack, tmp_path_factory):
         return done.returncode, certificate, done.stderr
 
     return run
+
+
+needs_root = pytest.mark.skipif(
+    os.geteuid() != 0, reason="a namespace with its own mounts or host name takes root"
+)
 
 
 def row(certificate, name):
@@ -221,6 +227,14 @@ def test_ddp_over_two_nodes_gives_the_bits_of_one(stack_python, tmp_path):
         assert row(certificate, "reference")["verdict"] == "holds"
 
 
+@needs_root
+def test_ddp_needs_no_host_name_that_resolves(validate):
+    renamed = ["unshare", "--uts", "bash", "-c", 'hostname no.such.host; exec "$@"', "bash"]
+    code, certificate, said = validate("--only", "ddp", prefix=renamed)
+    assert code == 0, said
+    assert row(certificate, "ddp")["verdict"] == "holds"
+
+
 def test_a_taken_port_is_said_and_does_not_hang(validate):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -233,9 +247,7 @@ def test_a_taken_port_is_said_and_does_not_hang(validate):
     assert "address already in use" in row(certificate, "ddp")["evidence"], said
 
 
-@pytest.mark.skipif(
-    os.geteuid() != 0 and not os.environ.get("CI"), reason="mounting a small /dev/shm takes root"
-)
+@needs_root
 def test_a_small_shared_memory_is_enough_and_a_full_one_is_said(validate):
     def mounted(fill):
         script = f'mount -t tmpfs -o size=64m none /dev/shm && {fill} exec "$@"'
@@ -257,7 +269,8 @@ def test_without_a_compiler_compile_is_not_judged(validate, tmp_path):
     assert "no C++ compiler (no-such-compiler)" in row(certificate, "compile")["evidence"]
 
 
-def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tmp_path, number):
     process = subprocess.Popen(
         [stack_python, str(VALIDATION), "--only", "ddp"],
         env={**os.environ, "TMPDIR": str(tmp_path)},
@@ -273,7 +286,7 @@ def test_stopping_it_leaves_no_process_and_no_scratch_directory(stack_python, tm
     while not list(tmp_path.rglob("first")) and deadline:
         deadline -= 1
         subprocess.run(["sleep", "0.5"], check=True)
-    process.send_signal(2)
+    process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == 130
     assert list(tmp_path.iterdir()) == []

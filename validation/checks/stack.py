@@ -42,7 +42,6 @@ def run(settings: Settings) -> Outcome:
     torch = imported["torch"]
     # torch itself writes this module at run time, where TMPDIR says.
     made = str(settings.scratch)
-    sites = loaded.site_packages()
     own = Path(__file__).resolve().parents[2]
     origins = {
         name: str(module.__file__)
