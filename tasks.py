@@ -18,6 +18,7 @@ from torchlock.errors import DOES_NOT_HOLD, HOLDS, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
+from torchlock.nixpkgs import move_pin
 from torchlock.progress import shown
 from torchlock.proof import Realization, find_realization
 from torchlock.proof import validate as run_validation
@@ -58,7 +59,11 @@ def verb(body: Callable[..., int]) -> Any:
 
 @verb
 def lock(
-    _: Context, check: bool = False, upgrade: str | None = None, json: str | None = None
+    _: Context,
+    check: bool = False,
+    upgrade: str | None = None,
+    nixpkgs: str | None = None,
+    json: str | None = None,
 ) -> int:
     """Make conda-lock.yml again from environment.yml; --check only says whether they agree."""
     repository = this_repository()
@@ -74,6 +79,10 @@ def lock(
             _say(f"  next: {hint}")
         write_json(json, [asdict(c) for c in checks])
         return DOES_NOT_HOLD if any(c.fault for c in checks) else HOLDS
+    if nixpkgs:
+        pin = move_pin(repository, nixpkgs)
+        _say(f"flake.lock: nixpkgs {pin.revision}, {pin.nar_hash}")
+        return HOLDS
     changes = relock(repository, default_store(), upgrade=upgrade)
     if json != "-":
         print_table(
