@@ -12,6 +12,7 @@ import rattler
 from torchlock import userconfig
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
+from torchlock.files import write_atomically
 from torchlock.lock import Lock, LockError, Package, parse_lock, read_lock
 from torchlock.pylock import render_pylock
 from torchlock.repository import Repository
@@ -19,7 +20,7 @@ from torchlock.solve.conda import ChannelLocation, solve_conda
 from torchlock.solve.metadata import read_metadata
 from torchlock.solve.pip import solve_pip
 from torchlock.solve.request import Request, RequestError, read_request
-from torchlock.solve.write import render_lock, write_atomically
+from torchlock.solve.write import render_lock
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ def relock(repository: Repository, store: Store, *, upgrade: str | None = None) 
         )
     text = render_lock(request, packages, repository.lock.name)
     new = parse_lock(text, repository.lock.name)
-    write_atomically(repository.lock, text)
-    write_atomically(repository.pylock, render_pylock(new))
+    write_atomically(repository.lock, text.encode())
+    write_atomically(repository.pylock, render_pylock(new).encode())
     return changes(old.packages if old else (), new.packages)
 
 

@@ -13,11 +13,12 @@ import hashlib
 import io
 import re
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
@@ -73,7 +74,10 @@ class WheelFile:
 
 @dataclass(frozen=True)
 class Wheel:
-    """An opened wheel: its name, version and files in archive order."""
+    """An opened wheel: its name, version and files in archive order.
+
+    Its entries read from the open archive until the wheel is closed; use it in a `with`.
+    """
 
     path: Path
     name: str
@@ -81,6 +85,13 @@ class Wheel:
     dist_info: str
     files: tuple[WheelFile, ...]
     entry_points: tuple[tuple[str, str], ...]
+    archive: zipfile.ZipFile = field(compare=False, repr=False)
+
+    def __enter__(self) -> Wheel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.archive.close()
 
     def tree(self) -> list[Entry]:
         """Return the files that make up the tree digest: `site` without installers' files."""
@@ -110,17 +121,33 @@ def read_wheel(path: Path) -> Wheel:
         filename_name, filename_version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise WheelError(f"{path.name}: not a wheel's file name ({error})") from None
+    archive = _open_archive(path)
     try:
-        with zipfile.ZipFile(path) as archive:
-            members = _checked_members(path, archive)
-            dist_info = _dist_info(path, members, str(filename_name), str(filename_version))
-            record = _record(path, archive, dist_info)
-            entry_points = _entry_points(path, archive, dist_info, members)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
+        members = _checked_members(path, archive)
+        dist_info = _dist_info(path, members, str(filename_name), str(filename_version))
+        record = _record(path, archive, dist_info)
+        data_dir = dist_info.removesuffix(".dist-info") + ".data"
+        return Wheel(
+            path=path,
+            name=str(filename_name),
+            version=str(filename_version),
+            dist_info=dist_info,
+            files=tuple(
+                _wheel_file(path, archive, info, record, data_dir) for info in members.values()
+            ),
+            entry_points=_entry_points(path, archive, dist_info, members),
+            archive=archive,
+        )
+    except BaseException:
+        archive.close()
+        raise
+
+
+def _open_archive(path: Path) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(path)
+    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
         raise WheelError(f"{path.name}: damaged archive ({error})") from None
-    data_dir = dist_info.removesuffix(".dist-info") + ".data"
-    files = tuple(_wheel_file(path, info, record, data_dir) for info in members.values())
-    return Wheel(path, str(filename_name), str(filename_version), dist_info, files, entry_points)
 
 
 def _checked_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.ZipInfo]:
@@ -166,7 +193,7 @@ def _same_version(left: str, right: str) -> bool:
 def _record(path: Path, archive: zipfile.ZipFile, dist_info: str) -> dict[str, str]:
     """Return member name -> sha256 hex for what RECORD gives a sha256."""
     claims: dict[str, str] = {}
-    text = archive.read(f"{dist_info}/RECORD").decode("utf-8", "replace")
+    text = _read(path, archive, f"{dist_info}/RECORD").decode("utf-8", "replace")
     for row in csv.reader(io.StringIO(text)):
         if len(row) >= 2 and row[1].startswith("sha256="):
             claims[row[0]] = _record_hash(path, row[1].removeprefix("sha256="))
@@ -193,7 +220,7 @@ def _entry_points(
     parser = ConfigParser(delimiters=("=",), interpolation=None, strict=False)
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:
-        parser.read_string(archive.read(member).decode())
+        parser.read_string(_read(path, archive, member).decode())
     except (ConfigError, UnicodeDecodeError) as error:
         raise WheelError(f"{path.name}: unreadable entry_points.txt ({error})") from None
     scripts = {
@@ -206,7 +233,11 @@ def _entry_points(
 
 
 def _wheel_file(
-    path: Path, info: zipfile.ZipInfo, record: dict[str, str], data_dir: str
+    path: Path,
+    archive: zipfile.ZipFile,
+    info: zipfile.ZipInfo,
+    record: dict[str, str],
+    data_dir: str,
 ) -> WheelFile:
     member = info.filename
     scheme: Scheme = "site"
@@ -222,22 +253,24 @@ def _wheel_file(
         # Installers keep no other bit of the mode; scripts are always made executable.
         executable=bool((info.external_attr >> 16) & 0o111) or scheme == "scripts",
         sha256=record.get(member),
-        opens=lambda: open_member(path, member),
+        opens=lambda: _open_member(path, archive, member),
     )
     return WheelFile(scheme, entry, member)
 
 
 @contextmanager
-def open_member(path: Path, member: str) -> Iterator[IO[bytes]]:
-    """Open a stream over one member; the standard library checks its CRC-32 at the end.
-
-    Raises `WheelError` when the member is damaged.
-    """
+def _open_member(path: Path, archive: zipfile.ZipFile, member: str) -> Iterator[IO[bytes]]:
+    """Open a stream over one member; the standard library checks its CRC-32 at the end."""
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(member) as stream:
+        with archive.open(member) as stream:
             yield stream
-    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError) as error:
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
         raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
+
+
+def _read(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
+    with _open_member(path, archive, member) as stream:
+        return stream.read()
 
 
 def metadata_member(names: Iterable[str]) -> str:
@@ -254,22 +287,16 @@ def hashed_files(wheel: Wheel) -> list[WheelFile]:
     Raises `WheelError` when the contents differ from what RECORD claims.
     """
     hashed = []
-    with zipfile.ZipFile(wheel.path) as archive:
-        for file in wheel.files:
-            digest = hashlib.sha256()
-            try:
-                with archive.open(file.member) as stream:
-                    while chunk := stream.read(CHUNK):
-                        digest.update(chunk)
-            except (zipfile.BadZipFile, NotImplementedError, EOFError) as error:
-                raise WheelError(
-                    f"{wheel.path.name}: {file.member} cannot be read ({error})"
-                ) from None
-            actual = digest.hexdigest()
-            if file.entry.sha256 not in (None, actual):
-                raise WheelError(
-                    f"{wheel.path.name}: {file.member} has sha256 {actual}, "
-                    f"its RECORD says {file.entry.sha256}"
-                )
-            hashed.append(replace(file, entry=replace(file.entry, sha256=actual)))
+    for file in wheel.files:
+        digest = hashlib.sha256()
+        with _open_member(wheel.path, wheel.archive, file.member) as stream:
+            while chunk := stream.read(CHUNK):
+                digest.update(chunk)
+        actual = digest.hexdigest()
+        if file.entry.sha256 not in (None, actual):
+            raise WheelError(
+                f"{wheel.path.name}: {file.member} has sha256 {actual}, "
+                f"its RECORD says {file.entry.sha256}"
+            )
+        hashed.append(replace(file, entry=replace(file.entry, sha256=actual)))
     return hashed

@@ -1,1 +1,1 @@
-"""Writing a lock out in one place: a conda prefix, a venv, an image."""
+"""Writing a lock out in one place: a venv, a conda prefix, an image."""

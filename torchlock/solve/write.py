@@ -6,7 +6,6 @@ conda-lock documents no API for this; the version is pinned and a test runs the 
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -48,16 +47,3 @@ def _locked(package: Package) -> LockedDependency:
         hash=HashModel(**digests, sha256=package.sha256),
         categories={"main"},
     )
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text`, or leave it as it was."""
-    handle, scratch = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as stream:
-            stream.write(text)
-        Path(scratch).chmod(0o644)
-        Path(scratch).replace(path)
-    except BaseException:
-        Path(scratch).unlink(missing_ok=True)
-        raise

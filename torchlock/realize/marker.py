@@ -1,0 +1,70 @@
+"""Whose prefix this is: the file by which torchlock knows what it made.
+
+A prefix without the marker is never written into; a prefix with it may be completed, repaired
+and moved to another lock. `complete` is false from before the first file is written until
+everything is installed and verified.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from torchlock.errors import TorchlockError
+from torchlock.files import write_atomically
+
+NAME = "torchlock.json"
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Marker:
+    """What a prefix holds: the lock's digest, the foundation, the names of its wheels."""
+
+    lock: str
+    foundation: str
+    wheels: tuple[str, ...]
+    complete: bool
+
+
+def read_marker(prefix: Path) -> Marker | None:
+    """Return the marker of a prefix, or None when the prefix is absent or empty.
+
+    Raises `TorchlockError` when the prefix holds something that torchlock did not make.
+    """
+    path = prefix / NAME
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        if content.pop("format") != FORMAT:
+            raise ValueError("another format")
+        return Marker(**{**content, "wheels": tuple(content["wheels"])})
+    except FileNotFoundError:
+        if not prefix.exists() or (prefix.is_dir() and not any(prefix.iterdir())):
+            return None
+        raise TorchlockError(
+            f"{prefix} exists and torchlock did not make it; it is left as it is",
+            hint="choose another place: invoke env --prefix DIR",
+        ) from None
+    except NotADirectoryError:
+        raise TorchlockError(
+            f"{prefix} is not a directory", hint="choose another place: invoke env --prefix DIR"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise TorchlockError(
+            f"{path} is damaged ({error})",
+            hint=f"if nothing else in {prefix} is yours, remove it and run the command again",
+        ) from None
+
+
+def write_marker(prefix: Path, marker: Marker) -> None:
+    """Write the marker, making the prefix's directory if need be."""
+    try:
+        prefix.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"format": FORMAT, **asdict(marker)}, indent=1) + "\n"
+        write_atomically(prefix / NAME, text.encode())
+    except OSError as error:
+        raise TorchlockError(
+            f"{prefix} cannot be written: {error.strerror}",
+            hint="choose another place: invoke env --prefix DIR",
+        ) from None

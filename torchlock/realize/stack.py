@@ -1,0 +1,112 @@
+"""Installing the stack: exactly the lock's wheels, by uv, from verified files.
+
+uv gets no index, no network, no resolution to do, and the hash of every wheel. It unpacks each
+wheel once, into a cache beside the artifact store, and links files into the prefix (where the
+file system allows it the two then share bytes; `verify` is what says that they are right).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from torchlock.artifacts import Store
+from torchlock.errors import TorchlockError
+from torchlock.lock import Package
+from torchlock.uv import uv_command, uv_environment
+
+
+def install_stack(
+    python: Path,
+    wheels: Sequence[Package],
+    store: Store,
+    *,
+    again: Iterable[str] = (),
+) -> None:
+    """Install `wheels`, which are verified and in `store`, for the interpreter `python`.
+
+    Wheels that are installed already in their locked version stay untouched, except those named
+    in `again`, which are unpacked afresh and replaced. Raises `TorchlockError` with uv's own
+    words when it fails.
+    """
+    with _wheelhouse(store, wheels) as (wheelhouse, cache):
+        requirements = wheelhouse / "requirements.txt"
+        requirements.write_text(
+            "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
+        )
+        _uv_pip(
+            ["install", "--python", str(python), "--requirements", str(requirements),
+             "--require-hashes", "--no-deps", "--no-index", "--find-links", str(wheelhouse),
+             "--only-binary", ":all:", "--cache-dir", str(cache),
+             *(f"--reinstall-package={name}" for name in again),
+             *(f"--refresh-package={name}" for name in again)],
+        )  # fmt: skip
+
+
+def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
+    """Uninstall wheels that an earlier lock had and the present one has not."""
+    if names:
+        with _wheelhouse(store, ()) as (_, cache):
+            _uv_pip(["uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
+
+
+def _uv_pip(arguments: list[str]) -> None:
+    command = [
+        *uv_command(), "pip", *arguments, "--no-config", "--offline", "--no-progress",
+        "--color", "never", "--no-python-downloads",
+    ]  # fmt: skip
+    environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return
+    said = done.stderr.strip()
+    if os.strerror(errno.ENOSPC) in said:
+        raise TorchlockError(
+            f"no space left while the wheels were unpacked or installed:\n{said}",
+            hint="free some space (the stack needs 5.7 GB beside 3.1 GB of wheels), or set "
+            "TORCHLOCK_CACHE to a larger disk; the same command then completes the prefix",
+        )
+    raise TorchlockError(
+        f"uv could not install the wheels:\n{said or f'it ended with {done.returncode}'}",
+        hint="run the same command again; it goes on where this one stopped",
+    )
+
+
+@contextmanager
+def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path, Path]]:
+    """Give uv a directory of links to the wheels, and its cache directory.
+
+    Both lie in the store, under one path for every run, by which uv recognises what it has
+    unpacked already. A store that cannot be written gets temporary ones.
+    """
+    directory, cache = store.root / "wheelhouse", store.root / "uv"
+    scratch = None
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        cache.mkdir(exist_ok=True)
+        (directory / "requirements.txt").touch()
+    except OSError:
+        scratch = Path(tempfile.mkdtemp(prefix="torchlock-"))
+        directory, cache = scratch / "wheelhouse", scratch / "uv"
+        directory.mkdir()
+    try:
+        for wheel in wheels:
+            _link(directory / wheel.filename, store.path(wheel))
+        yield directory, cache
+    finally:
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _link(link: Path, target: Path) -> None:
+    if link.is_symlink() and link.readlink() == target:
+        return
+    fresh = link.with_name(f".{link.name}.{os.getpid()}")
+    fresh.symlink_to(target)
+    fresh.replace(link)

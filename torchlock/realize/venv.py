@@ -1,0 +1,229 @@
+"""The venv realization: the stack on the host's own CPython 3.11."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from torchlock.artifacts import Artifact, Mirrors, Store, fetch
+from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.lock import Lock, Package
+from torchlock.progress import Progress, silent
+from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
+from torchlock.realize.marker import Marker, read_marker, write_marker
+from torchlock.realize.stack import install_stack, remove_from_stack
+from torchlock.records import Records
+from torchlock.verify import Finding, Verdict, find_site, verify
+
+REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
+"""Findings that installing the wheel again removes; the others are files of somebody else."""
+
+SPARE = 200_000_000
+"""Bytes that must stay free beyond what the stack takes."""
+
+
+@dataclass(frozen=True)
+class Made:
+    """What `make_venv` did: `installed` is False when nothing had to change."""
+
+    prefix: Path
+    installed: bool
+    verdict: Verdict
+
+
+def make_venv(
+    lock: Lock,
+    records: Records,
+    prefix: Path,
+    store: Store,
+    *,
+    mirrors: Callable[[Sequence[Artifact]], Mirrors] = lambda _: {},
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> Made:
+    """Make, complete, repair or update the venv at `prefix`; return the verified result.
+
+    Raises `TorchlockError` when the host cannot carry the stack, the prefix holds something
+    else, or an artifact cannot be had; `DoesNotHold` when files remain that are not the lock's.
+    An interrupted call is completed by the next.
+    """
+    wheels = lock.wheels(host_platform())
+    with _alone(prefix, store):
+        marker = read_marker(prefix)
+        goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
+        if marker and marker.foundation != "venv":
+            raise TorchlockError(
+                f"{prefix} is a {marker.foundation} prefix, not a venv",
+                hint=f"invoke env --foundation {marker.foundation} --prefix {prefix}; "
+                "or choose another place",
+            )
+        if marker == goal and _works(prefix):
+            say(f"checking {prefix}")
+            verdict = verify(find_site(prefix), records)
+            if verdict.holds:
+                return Made(prefix, installed=False, verdict=verdict)
+        _build(
+            goal=goal,
+            marker=marker,
+            prefix=prefix,
+            wheels=wheels,
+            records=records,
+            store=store,
+            mirrors=mirrors,
+            progress=progress,
+            say=say,
+        )
+        verdict = _install_until_it_holds(prefix, wheels, records, store, say)
+        write_marker(prefix, goal)
+        return Made(prefix, installed=True, verdict=verdict)
+
+
+def _build(
+    *,
+    goal: Marker,
+    marker: Marker | None,
+    prefix: Path,
+    wheels: Sequence[Package],
+    records: Records,
+    store: Store,
+    mirrors: Callable[[Sequence[Artifact]], Mirrors],
+    progress: Progress,
+    say: Callable[[str], None],
+) -> None:
+    """Bring the wheels into the store and a working interpreter into the prefix."""
+    interpreter = None if marker and _works(prefix) else find_interpreter()
+    if marker is None:
+        _check_space(prefix, store, wheels, records)
+    fetch(wheels, store, mirrors=mirrors, progress=progress)
+    gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
+    write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
+    if interpreter:
+        say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
+        _make_interpreter(prefix, interpreter)
+    remove_from_stack(prefix / "bin" / "python", gone, store)
+
+
+def _install_until_it_holds(
+    prefix: Path,
+    wheels: Sequence[Package],
+    records: Records,
+    store: Store,
+    say: Callable[[str], None],
+) -> Verdict:
+    python = prefix / "bin" / "python"
+    say(f"installing {len(wheels)} wheels")
+    install_stack(python, wheels, store)
+    verdict = verify(find_site(prefix), records)
+    damaged = sorted({f.package for f in verdict.findings if f.kind in REPAIRABLE})
+    if damaged:
+        say(f"repairing {', '.join(damaged)}")
+        install_stack(python, wheels, store, again=damaged)
+        verdict = verify(find_site(prefix), records)
+    if not verdict.holds:
+        raise DoesNotHold(
+            f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
+            hint=_what_to_do(prefix, verdict.findings),
+        )
+    return verdict
+
+
+def describe(findings: Sequence[Finding], most: int = 10) -> str:
+    """Return findings as lines, the first `most` of them."""
+    lines = [
+        f"  {f.kind}: {f.path}{f' ({f.package})' if f.package else ''}: {f.detail}"
+        for f in findings[:most]
+    ]
+    if len(findings) > most:
+        lines.append(f"  and {len(findings) - most} more")
+    return "\n".join(lines)
+
+
+def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
+    if all(f.kind in REPAIRABLE for f in findings):
+        return "something changes the files while they are installed; look for what does"
+    return (
+        "torchlock removes nothing that it did not install; if these files are not yours, "
+        f"remove them (the paths are below {prefix}) and run the command again"
+    )
+
+
+def _check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
+    """Raise before anything is written when the disks cannot hold what is to come."""
+    sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
+    download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
+    installed = sum(size for _, size in sizes.values())
+    cache_disk, prefix_disk = _existing(store.root), _existing(prefix)
+    needs = {prefix_disk: installed}
+    if (store.root / "uv").exists() and cache_disk.stat().st_dev == prefix_disk.stat().st_dev:
+        needs = {prefix_disk: 0}  # unpacked already, and linked into place
+    elif cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
+        needs[cache_disk] = installed
+    needs[cache_disk] = needs.get(cache_disk, 0) + download
+    for place, need in needs.items():
+        free = shutil.disk_usage(place).free
+        if free < need + SPARE:
+            raise TorchlockError(
+                f"no space for the stack on the disk of {place}: "
+                f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
+                hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
+            )
+
+
+def _existing(path: Path) -> Path:
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
+    command = [str(interpreter.program), "-I", "-m", "venv", "--without-pip", str(prefix)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode or not _works(prefix):
+        raise TorchlockError(
+            f"{interpreter.program} could not make a venv: {(done.stderr or done.stdout).strip()}",
+            hint="Debian and Ubuntu: apt-get install python3-venv",
+        )
+
+
+def _works(prefix: Path) -> bool:
+    try:
+        done = subprocess.run(
+            [prefix / "bin" / "python", "-I", "-c", "import encodings"],
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
+
+
+@contextmanager
+def _alone(prefix: Path, store: Store) -> Iterator[None]:
+    """Keep two runs from writing one prefix at the same time."""
+    name = f"prefix-{hashlib.sha256(str(prefix.absolute()).encode()).hexdigest()}.lock"
+    directory = store.root / "locks"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    except OSError:
+        directory = Path(tempfile.gettempdir())
+    lock = FileLock(directory / name)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise TorchlockError(
+            f"another torchlock is working on {prefix}", hint="wait for it, then run this again"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()

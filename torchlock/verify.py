@@ -1,0 +1,347 @@
+"""A realization's files against the lock: every file of every locked wheel, and nothing else.
+
+Needs the recorded trees, not the wheels. One pass reads each installed file once; where every
+path, execute bit and sha256 is the recorded one, the tree digest is the recorded one too.
+Only where something differs are the digests computed from what is there.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Literal
+
+from packaging.utils import canonicalize_name
+
+from torchlock.bytecode import explain_bytecode
+from torchlock.errors import TorchlockError
+from torchlock.formats.wheel import INSTALLER_METADATA, Scheme
+from torchlock.lock import PYTHON_VERSION
+from torchlock.records import RecordedFile, Records
+from torchlock.tree import CHUNK, TreeConflictError, entry_on_disk, tree_digest, walk
+
+Kind = Literal[
+    "missing",
+    "changed",
+    "mode",
+    "not a file",
+    "unreadable",
+    "version",
+    "shadows",
+    "foreign",
+    "byte code",
+]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One way in which the installation is not what the lock says.
+
+    `package` is the locked package concerned, or empty; `path` is relative to the prefix.
+    """
+
+    kind: Kind
+    package: str
+    path: str
+    detail: str
+
+
+@dataclass(frozen=True)
+class Site:
+    """Where a realization keeps its files."""
+
+    prefix: Path
+    site_packages: Path
+
+    def root(self, scheme: Scheme, package: str) -> Path:
+        """Return the directory that a scheme's paths are relative to."""
+        if scheme == "site":
+            return self.site_packages
+        if scheme == "scripts":
+            return self.prefix / "bin"
+        if scheme == "headers":
+            return self.prefix / "include" / "site" / f"python{PYTHON_VERSION}" / package
+        return self.prefix
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What verification found: empty `findings` means that the files are the locked ones.
+
+    `tree` is the digest of all locked paths as installed and `trees` that of each wheel (`None`
+    where the files cannot be read as such a tree); `bytecode` counts byte code files that
+    belong to a locked source file and match it by time and size, or by hash.
+    """
+
+    findings: tuple[Finding, ...]
+    tree: str | None
+    trees: Mapping[str, str | None]
+    files: int
+    bytes: int
+    bytecode: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything is what the lock says."""
+        return not self.findings
+
+
+def find_site(prefix: Path) -> Site:
+    """Return the layout of a prefix. Raises `TorchlockError` when it is no Python 3.11 one."""
+    site_packages = prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    if not site_packages.is_dir():
+        raise TorchlockError(
+            f"{prefix} holds no CPython {PYTHON_VERSION} environment: "
+            f"{site_packages} does not exist",
+            hint=f"make one with: invoke env --prefix {prefix}",
+        )
+    return Site(prefix, site_packages)
+
+
+def verify(
+    site: Site,
+    records: Records,
+    *,
+    explained: Callable[[str], bool] = lambda path: False,
+    workers: int | None = None,
+) -> Verdict:
+    """Compare what is installed at `site` with the recorded trees of the locked wheels.
+
+    `explained` says of a path in site-packages whether something other than the stack (a conda
+    package) accounts for it. Raises `TorchlockError` only when the directory itself cannot be
+    read; everything else is a finding.
+    """
+    try:
+        present = dict(walk(site.site_packages))
+    except OSError as error:
+        raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
+    expected = [
+        _Expected(wheel.name, file, site.root(file.scheme, wheel.name) / file.path)
+        for wheel in records.wheels.values()
+        for file in wheel.files
+        if file.scheme != "site" or file.counts
+    ]
+    findings = _check_files(site, expected, present, workers)
+    foreign = list(_foreign(site, records, present, explained))
+    bytecode, stale = explain_bytecode(
+        site.site_packages, present, (f.path for f in foreign if f.kind == "byte code")
+    )
+    findings += [
+        Finding("byte code", "", _shown(site, site.site_packages / path), why)
+        for path, why in stale
+    ]
+    findings += [f for f in foreign if f.kind != "byte code"]
+    findings = _name_versions(findings, records)
+    trees, tree = _digests(site, records, findings)
+    return Verdict(
+        findings=tuple(findings),
+        tree=tree,
+        trees=trees,
+        files=len(expected),
+        bytes=sum(e.file.size for e in expected),
+        bytecode=bytecode,
+    )
+
+
+@dataclass(frozen=True)
+class _Expected:
+    package: str
+    file: RecordedFile
+    path: Path
+
+
+def _check_files(
+    site: Site,
+    expected: Sequence[_Expected],
+    present: Mapping[str, os.stat_result],
+    workers: int | None,
+) -> list[Finding]:
+    # Several wheels may carry one path (nvidia/__init__.py): it is read once.
+    by_path = {e.path: e for e in expected}
+    # Large files first, so that no worker is left alone with one at the end.
+    todo = sorted(by_path.values(), key=lambda e: -e.file.size)
+    batches = _batches(todo)
+    local = threading.local()
+
+    def check(batch: Sequence[_Expected]) -> list[Finding]:
+        if not hasattr(local, "buffer"):
+            local.buffer = memoryview(bytearray(CHUNK))
+        found = []
+        for item in batch:
+            status = present.get(item.file.path) if item.file.scheme == "site" else None
+            fault = _fault(item, status, local.buffer)
+            if fault:
+                kind, detail = fault
+                found.append(Finding(kind, item.package, _shown(site, item.path), detail))
+        return found
+
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        found = [finding for findings in pool.map(check, batches) for finding in findings]
+    return sorted(found, key=lambda f: (f.package, f.path))
+
+
+def _batches(todo: Sequence[_Expected]) -> Iterator[Sequence[_Expected]]:
+    """Yield large files alone and small ones by the hundred: a task costs as much as a file."""
+    large = sum(1 for e in todo if e.file.size >= CHUNK)
+    for index in range(large):
+        yield todo[index : index + 1]
+    for index in range(large, len(todo), 100):
+        yield todo[index : index + 100]
+
+
+def _fault(
+    item: _Expected, status: os.stat_result | None, buffer: memoryview
+) -> tuple[Kind, str] | None:
+    file = item.file
+    try:
+        if status is None:  # outside site-packages, or not found by the walk
+            if file.scheme == "site":
+                return "missing", "the file is not there"
+            status = item.path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return "not a file", "a link or another kind of node stands in its place"
+        if file.scheme == "scripts":
+            return _script_fault(item, status)
+        if status.st_size != file.size:
+            return "changed", f"{status.st_size} bytes, the lock says {file.size}"
+        actual = _hash(item.path, buffer)
+        if actual != file.sha256:
+            return "changed", f"sha256 {actual}, the lock says {file.sha256}"
+    except FileNotFoundError:
+        return "missing", "the file is not there"
+    except OSError as error:
+        return "unreadable", error.strerror or str(error)
+    if bool(status.st_mode & stat.S_IXUSR) != file.executable:
+        return "mode", "executable, the lock says not" if not file.executable else (
+            "not executable, the lock says it is"
+        )
+    return None
+
+
+def _script_fault(item: _Expected, status: os.stat_result) -> tuple[Kind, str] | None:
+    """Compare a script, whose first line installers rewrite when it is `#!python`."""
+    contents = item.path.read_bytes()
+    if sha256(contents).hexdigest() == item.file.sha256:
+        return None
+    first, newline, rest = contents.partition(b"\n")
+    # A long or odd interpreter path makes installers write a /bin/sh line and two more.
+    if first == b"#!/bin/sh" and rest.startswith(b"'''exec' "):
+        rest = rest.split(b"\n", 2)[2] if rest.count(b"\n") >= 2 else b""
+    if first.startswith(b"#!") and any(
+        sha256(original + newline + rest).hexdigest() == item.file.sha256
+        for original in (b"#!python", b"#!pythonw", b"#!python\r")
+    ):
+        return None
+    return "changed", "the script is not the wheel's, its first line apart"
+
+
+def _hash(path: Path, buffer: memoryview) -> str:
+    digest = sha256()
+    with path.open("rb", buffering=0) as stream:
+        while count := stream.readinto(buffer):
+            digest.update(buffer[:count])
+    return digest.hexdigest()
+
+
+def _foreign(
+    site: Site,
+    records: Records,
+    present: Mapping[str, os.stat_result],
+    explained: Callable[[str], bool],
+) -> Iterator[Finding]:
+    """Yield what no locked wheel explains; byte code is yielded for `explain_bytecode`."""
+    known = {f.path for w in records.wheels.values() for f in w.files if f.scheme == "site"}
+    dist_infos = {path.split("/", 1)[0] for path in known if ".dist-info/" in path}
+    modules = _modules(known)
+    for path in sorted(present.keys() - known):
+        top, _, rest = path.partition("/")
+        if rest in INSTALLER_METADATA and top in dist_infos:
+            continue
+        if explained(path):
+            continue
+        if path.endswith((".pyc", ".pyo")):
+            # The source it belongs to decides; a lone one can be imported by itself.
+            yield Finding("byte code", "", path, "")
+            continue
+        shown = _shown(site, site.site_packages / path)
+        owner = modules.get(_import_name(path))
+        if owner and not rest:
+            yield Finding("shadows", owner, shown, f"stands beside or before {owner}'s module")
+        else:
+            yield Finding("foreign", "", shown, "no locked artifact explains it")
+
+
+def _modules(paths: Iterable[str]) -> dict[str, str]:
+    """Map the locked top-level modules to the top-level name that provides them."""
+    modules = {}
+    for path in paths:
+        name = _import_name(path)
+        if name and path.endswith((".py", ".so", ".pyi")):
+            modules[name] = path.split("/", 1)[0]
+    return modules
+
+
+def _import_name(path: str) -> str:
+    top, _, rest = path.partition("/")
+    if rest:
+        return "" if top.endswith(".dist-info") else top
+    match = re.fullmatch(r"(\w+)(\.[\w-]+)?\.(py|so|pyc)", top)
+    return match[1] if match else (top if top.isidentifier() else "")
+
+
+def _name_versions(findings: Sequence[Finding], records: Records) -> list[Finding]:
+    """Tell another version of a locked package from mere foreign files, and put it first."""
+    versions = {}
+    for finding in findings:
+        match = re.search(r"([^/]+)-([^/-]+)\.dist-info/", finding.path)
+        if finding.kind == "foreign" and match:
+            wheel = records.wheels.get(canonicalize_name(match[1]))
+            if wheel:
+                versions[wheel.name] = Finding(
+                    "version",
+                    wheel.name,
+                    finding.path[: match.end() - 1],
+                    f"{match[2]} is installed, the lock says {wheel.version}",
+                )
+    rest = [f for f in findings if not any(f.path.startswith(v.path) for v in versions.values())]
+    return [*versions.values(), *rest]
+
+
+def _digests(
+    site: Site, records: Records, findings: Sequence[Finding]
+) -> tuple[dict[str, str | None], str | None]:
+    trees: dict[str, str | None] = {w.name: w.tree for w in records.wheels.values()}
+    tree: str | None = records.tree
+    touched = {f.path for f in findings if f.kind not in ("foreign", "shadows", "byte code")}
+    differing = defaultdict(list)
+    for wheel in records.wheels.values():
+        paths = [f.path for f in wheel.files if f.counts]
+        if touched & {_shown(site, site.site_packages / path) for path in paths}:
+            differing[wheel.name] = paths
+    for name, paths in differing.items():
+        trees[name] = _digest_on_disk(site.site_packages, paths)
+    if differing:
+        everything = {f.path for w in records.wheels.values() for f in w.files if f.counts}
+        tree = _digest_on_disk(site.site_packages, everything)
+    return trees, tree
+
+
+def _digest_on_disk(root: Path, paths: Iterable[str]) -> str | None:
+    try:
+        return tree_digest(entry_on_disk(root, p) for p in paths if os.path.lexists(root / p))
+    except (OSError, TreeConflictError):
+        return None
+
+
+def _shown(site: Site, path: Path) -> str:
+    return (
+        path.relative_to(site.prefix).as_posix() if path.is_relative_to(site.prefix) else str(path)
+    )
