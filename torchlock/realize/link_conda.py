@@ -1,8 +1,7 @@
 """Link conda packages into a prefix with rattler; run as a program of its own.
 
 py-rattler's interpreter can crash at its exit after the work is done, so `prefix.py` runs
-this in a child process, reads the result it prints, and ignores how it left. Standard input
-is a JSON request (see `main`), standard output a JSON result: `failed_scripts`, or `error`.
+this in a child process, reads the result it leaves in a file, and ignores how it ended.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from typing import Any
 import rattler
 
 
-class _Scripts(rattler.InstallerReporter):  # type: ignore[misc]
+class _Scripts(rattler.InstallerReporter):
     """Notices link scripts that fail: rattler itself goes on without a word."""
 
     def __init__(self) -> None:
@@ -42,13 +41,14 @@ async def link(request: dict[str, Any]) -> list[str]:
     layer = rattler.PackageCacheLayer(Path(request["cache"])).with_validation_mode(
         rattler.ValidationMode.full()
     )
-    scripts = _Scripts()
+    scripts = _Scripts()  # type: ignore[abstract]  # its base says that all have defaults
     await rattler.install(
         records,
         request["prefix"],
         package_cache=rattler.PackageCache.from_layers([layer]),
         platform=rattler.Subdir(request["platform"]),
         execute_link_scripts=request["link_scripts"],
+        reinstall_packages=set(request["again"]),
         reporter=scripts,
     )
     return scripts.failed
@@ -65,20 +65,21 @@ def _record(row: dict[str, Any], scratch: Path) -> rattler.RepoDataRecord:
     return rattler.RepoDataRecord(record, archive.name, archive.as_uri(), row["channel"])
 
 
-def main() -> None:
-    """Read the request, carry it out, print the result, and leave without Python's own exit.
+def main(request_path: Path, result_path: Path) -> None:
+    """Read the JSON request, carry it out, write the JSON result: `failed_scripts` or `error`.
 
-    The request has `prefix`, `cache`, `platform`, `link_scripts` and `packages`, each with its
-    `index` (index.json), `archive` (absolute path), `channel`, `sha256`, `md5` and `size`.
+    The request has `prefix`, `cache`, `platform`, `link_scripts`, `again` (names of packages to
+    link afresh) and `packages`, each with its `index` (index.json), `archive` (absolute path),
+    `channel`, `sha256`, `md5` and `size`.
     """
     try:
-        result: dict[str, Any] = {"failed_scripts": asyncio.run(link(json.load(sys.stdin)))}
+        request = json.loads(request_path.read_text(encoding="utf-8"))
+        result: dict[str, Any] = {"failed_scripts": asyncio.run(link(request))}
     except Exception as error:
         result = {"error": str(error) or type(error).__name__}
-    sys.stdout.write(json.dumps(result))
-    sys.stdout.flush()
+    result_path.write_text(json.dumps(result), encoding="utf-8")
     os._exit(0)
 
 
 if __name__ == "__main__":
-    main()
+    main(Path(sys.argv[1]), Path(sys.argv[2]))
