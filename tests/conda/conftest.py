@@ -156,9 +156,7 @@ def world(served: Loopback, tmp_path_factory: pytest.TempPathFactory) -> World:
     repository = make_repository(tmp_path_factory.mktemp("repository"), served, store)
     lock = read_lock(repository.lock)
     wheels = lock.wheels("linux-64")
-    records = recorded.record(
-        list(zip(wheels, fetch(wheels, store), strict=True)), "linux-64"
-    )
+    records = recorded.record(list(zip(wheels, fetch(wheels, store), strict=True)), "linux-64")
     return World(served, served.directory, repository, lock, records, store)
 
 
