@@ -62,6 +62,10 @@ class CondaVerdict:
         """Whether everything is what the lock says."""
         return not self.findings
 
+    def explains(self, path: str) -> bool:
+        """Say whether a conda package accounts for a path relative to site-packages."""
+        return f"{SITE}/{path}" in self.explained
+
 
 @dataclass(frozen=True)
 class _Expected:

@@ -16,6 +16,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Literal
 
@@ -28,7 +29,7 @@ FileMode = Literal["text", "binary"]
 Noarch = Literal["python", "generic"]
 
 MAX_SHEBANG = 127
-"""Bytes of a `#!` line that Linux kernels before 5.1 read; clients rewrite longer ones."""
+"""Bytes of a `#!` line that Linux kernels before 5.1 read; clients rewrite longer lines."""
 
 
 class CondaError(TorchlockError):
@@ -202,11 +203,12 @@ def _members(
         raise CondaError(f"{path.name}: damaged archive ({error})") from None
 
 
-def replace_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -> bytes:
-    """Return a file's contents with the prefix put in, as conda clients do.
+def put_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -> list[bytes]:
+    """Return what a file's contents become with the prefix put in: one result, or a few.
 
     In a binary file every NUL-terminated string keeps its length; NUL bytes follow what became
-    shorter. A text file's `#!` line that the kernel could not read becomes `#!/usr/bin/env`.
+    shorter. In a text file a `#!` line that a kernel could not read, for its length or a space
+    in the prefix, is rewritten, and there conda and rattler differ: each way is one result.
     Raises `CondaError` when `prefix` is longer than the placeholder of a binary file.
     """
     old, new = placeholder.encode(), prefix.encode()
@@ -218,17 +220,22 @@ def replace_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -
             text = match[0].replace(old, new)
             return text + b"\0" * (len(match[0]) - len(text))
 
-        return re.sub(re.escape(old) + rb"[^\0]*", pad, data)
+        return [re.sub(re.escape(old) + rb"[^\0]*", pad, data)]
     first, newline, rest = data.partition(b"\n")
-    if not first.startswith(b"#!"):
-        return data.replace(old, new)
-    line = first.replace(old, new)
-    if old in first and (len(line) > MAX_SHEBANG or b" " in new):
-        line = _SHEBANG.sub(rb"#!/usr/bin/env \1\2", first.replace(old, b""))
-    return line + newline + rest.replace(old, new)
+    line, rest = first.replace(old, new), newline + rest.replace(old, new)
+    results = [line + rest]
+    shebang = _SHEBANG.match(first)
+    if shebang and (len(line) >= MAX_SHEBANG or b" " in new):
+        program, options = (part.replace(old, new) for part in shebang.groups())
+        name = program.rsplit(b"/", 1)[-1]
+        results.append(b"#!/usr/bin/env " + name + options + rest)
+        launcher = b"#!/bin/sh\n'''exec' \"%b\"%b \"$0\" \"$@\" #'''"
+        if re.fullmatch(rb"python[0-9.]*", name):
+            results.append(launcher % (program, options) + rest)
+    return results
 
 
-_SHEBANG = re.compile(rb"\A#! *(?:/[^/ ]*)*/([^/ ]+)(.*)\Z", re.DOTALL)
+_SHEBANG = re.compile(rb"#! *([^\s]+)(.*)")
 
 
 def installed_path(path: str, noarch: Noarch | None, site: str) -> str:
@@ -251,8 +258,6 @@ def installed_files(package: CondaPackage, prefix: str, site: str) -> list[Insta
     Unpacks the whole package once. Raises `CondaError` when its contents are not what its own
     `paths.json` says.
     """
-    from hashlib import sha256  # noqa: PLC0415
-
     expected: dict[str, InstalledFile] = {}
     listed = {file.path: file for file in package.files}
     for member, stream in _members(package.path, "pkg"):
@@ -268,10 +273,10 @@ def installed_files(package: CondaPackage, prefix: str, site: str) -> list[Insta
             data = stream.read()
             if sha256(data).hexdigest() != file.sha256:
                 raise CondaError(f"{package.path.name}: {file.path} is not what paths.json says")
-            put = replace_prefix(data, file.placeholder, prefix, file.mode)
-            plain = data.replace(file.placeholder.encode(), prefix.encode())
-            texts = {put, plain} if file.mode == "text" else {put}
-            digests = frozenset(sha256(text).hexdigest() for text in texts)
+            digests = frozenset(
+                sha256(text).hexdigest()
+                for text in put_prefix(data, file.placeholder, prefix, file.mode)
+            )
         expected[file.path] = InstalledFile(
             path=installed_path(file.path, package.noarch, site),
             executable=bool(member.mode & 0o100),

@@ -26,11 +26,12 @@ from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.stack import install_stack, remove_from_stack
-from torchlock.realize.venv import REPAIRABLE, alone, check_space, describe
+from torchlock.realize.venv import REPAIRABLE, alone, check_space
 from torchlock.records import Records
+from torchlock.report import describe
 from torchlock.repository import this_repository
 from torchlock.verify import Finding, Verdict, find_site, verify
-from torchlock.verify_conda import SITE, CondaVerdict, verify_conda
+from torchlock.verify_conda import CondaVerdict, verify_conda
 
 
 @dataclass(frozen=True)
@@ -96,6 +97,7 @@ def make_prefix(
         write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
         if scripts and not link_scripts:
             say(f"not run, as link scripts are only when asked for: {', '.join(scripts)}")
+        _sweep(prefix)
         work.install(gone)
         conda, stack = work.repair()
         write_marker(prefix, goal)
@@ -126,7 +128,7 @@ class _Work:
         stack = verify(
             find_site(self.prefix),
             self.records,
-            explained=lambda path: f"{SITE}/{path}" in conda.explained,
+            explained=conda.explains,
         )
         return conda, stack
 
@@ -188,6 +190,12 @@ class _Work:
                 hint="run them by hand to see why, or make the prefix without them "
                 "(that is the default)",
             )
+
+
+def _sweep(prefix: Path) -> None:
+    """Remove what a rattler that was killed in this prefix left behind."""
+    for path in (prefix / "conda-meta").glob("prefix_record_*"):
+        path.unlink()
 
 
 def _row(locked: LockedConda) -> dict[str, Any]:

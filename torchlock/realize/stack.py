@@ -38,15 +38,13 @@ def install_stack(
     with _wheelhouse(store, wheels) as (wheelhouse, cache):
         if again:  # a changed file may be linked into uv's cache: forget what was unpacked
             _uv(["cache", "clean", "--cache-dir", str(cache), *again])
-        requirements = wheelhouse / "requirements.txt"
-        requirements.write_text(
-            "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
-        )
+        requirements = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
         _uv(
-            ["pip", "install", "--python", str(python), "--requirements", str(requirements),
+            ["pip", "install", "--python", str(python), "--requirements", "-",
              "--require-hashes", "--no-deps", "--no-index", "--find-links", str(wheelhouse),
              "--only-binary", ":all:", "--cache-dir", str(cache),
              *(f"--reinstall-package={name}" for name in again)],
+            requirements,
         )  # fmt: skip
 
 
@@ -57,13 +55,15 @@ def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
             _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
 
 
-def _uv(arguments: list[str]) -> None:
+def _uv(arguments: list[str], text: str = "") -> None:
     command = [
         *uv_command(), *arguments, "--no-config", "--no-progress",
         "--color", "never", "--no-python-downloads",
     ]  # fmt: skip
     environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, input=text, capture_output=True, text=True, check=False
+    )
     if done.returncode == 0:
         return
     said = done.stderr.strip()
@@ -91,7 +91,7 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
     try:
         directory.mkdir(parents=True, exist_ok=True)
         cache.mkdir(exist_ok=True)
-        (directory / "requirements.txt").touch()
+        (directory / ".writable").touch()
     except OSError:
         scratch = Path(tempfile.mkdtemp(prefix="torchlock-"))
         directory, cache = scratch / "wheelhouse", scratch / "uv"
