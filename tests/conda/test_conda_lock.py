@@ -89,9 +89,10 @@ def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, made):
     out = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.split() == [str(made.prefix), f"{made.prefix}/bin/python"]
     explicit = client.run("list", "--explicit", "--md5", "--prefix", made.prefix)
-    assert {f"{p.url}#{p.md5}" for p in world.lock.conda_packages("linux-64")} <= set(
-        explicit.split()
-    )
+    # conda leaves greet out of this list: it sees that the wheel took its place
+    assert {
+        f"{p.url}#{p.md5}" for p in world.lock.conda_packages("linux-64") if p.name != "greet"
+    } <= set(explicit.split())
 
 
 def test_conda_lock_ignores_a_wrong_conda_sha256_and_we_do_not(world, client, tmp_path):

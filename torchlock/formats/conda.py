@@ -116,7 +116,7 @@ def read_conda(path: Path) -> CondaPackage:
     link = _json(path, "info/link.json", found["info/link.json"] or b"{}")
     noarch = link.get("noarch") or {}
     try:
-        files = tuple(_conda_file(path, row) for row in rows or ())
+        files = tuple(_conda_file(path, r) for r in rows or () if r["path_type"] != "directory")
         kind = index.get("noarch")
         package = CondaPackage(
             path=path,

@@ -18,6 +18,8 @@ from torchlock.formats.conda import CondaPackage, read_conda
 from torchlock.http import new_session
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
+from torchlock.records import Records
+from torchlock.verify_conda import CondaVerdict, verify_conda
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,18 @@ def fetch_foundation(
     for package, path in zip(packages, paths, strict=True):
         _check_md5(package, path)
     return [LockedConda(p, path, read_conda(path)) for p, path in zip(packages, paths, strict=True)]
+
+
+def judge_foundation(
+    lock: Lock, platform: str, prefix: Path, records: Records, store: Store
+) -> CondaVerdict:
+    """Verify the conda half of the prefix at `prefix`, whoever made it.
+
+    What must be there is read from the packages themselves, so those not in the store are
+    fetched. Raises `TorchlockError` when they cannot be had: then it cannot be judged.
+    """
+    foundation = fetch_foundation(lock, platform, store)
+    return verify_conda(prefix, [(p.package, p.archive) for p in foundation], records)
 
 
 def _mirrors_of(lock: Lock, missing: Sequence[Artifact]) -> Mirrors:
