@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import base64
 import ensurepip
-import hashlib
 import os
 import shutil
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from loopback import Loopback, serving
-from packing import (
+
+from tests.conda.packing import (
     demo_binary,
     demo_link_script,
     demo_text,
     pack_python,
     pack_wheel,
-    write_index,
+    write_channel_index,
 )
-
+from tests.support.index import write_index
+from tests.support.server import Faults, Served, serve
+from tests.support.wheels import build_wheel
 from torchlock import records as recorded
 from torchlock.artifacts import Store, fetch
 from torchlock.lock import Lock, read_lock
@@ -30,21 +29,6 @@ from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.records import Records
 from torchlock.relock import relock
 from torchlock.repository import Repository
-
-WHEELS = {
-    # greet is in both halves, in different versions: the wheel replaces the conda package
-    "greet-2.0-py3-none-any.whl": {
-        "greet/__init__.py": "def main():\n    print('hello from the wheel')\n",
-        "greet-2.0.dist-info/entry_points.txt": "[console_scripts]\ngreet = greet:main\n",
-    },
-    "tinystack-1.5-py3-none-any.whl": {
-        "tinystack/__init__.py": "import greet\n",
-        "tinystack/weights.bin": "\0" * 1000,
-        "tinystack-1.5.data/scripts/tiny": "#!python\nprint('tiny')\n",
-        "tinystack-1.5.data/data/share/tiny/notes.txt": "notes\n",
-    },
-}
-REQUIRES = {"tinystack": "greet"}
 
 ENVIRONMENT = """\
 name: demo
@@ -63,42 +47,16 @@ dependencies:
 """
 
 
-def write_wheel(directory: Path, filename: str, files: dict[str, str]) -> Path:
-    name, version = filename.split("-")[:2]
-    info = f"{name}-{version}.dist-info"
-    requires = f"Requires-Dist: {REQUIRES[name]}\n" if name in REQUIRES else ""
-    contents = {
-        **files,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{requires}",
-        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-    }
-    rows = []
-    for path, text in contents.items():
-        digest = base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()).rstrip(b"=")
-        rows.append(f"{path},sha256={digest.decode()},{len(text.encode())}\n")
-    rows.append(f"{info}/RECORD,,\n")
-    directory.mkdir(parents=True, exist_ok=True)
-    path = directory / filename
-    with zipfile.ZipFile(path, "w") as archive:
-        for member, text in {**contents, f"{info}/RECORD": "".join(rows)}.items():
-            archive.writestr(zipfile.ZipInfo(member, (2024, 1, 1, 0, 0, 0)), text)
-    return path
-
-
 @dataclass(frozen=True)
 class World:
     """The served packages, and the lock over them."""
 
-    server: Loopback
+    server: Served
     root: Path
     repository: Repository
     lock: Lock
     records: Records
     store: Store
-
-    @property
-    def channel(self) -> Path:
-        return self.root / "channel"
 
     def make(self, prefix: Path, lock: Lock | None = None, **options) -> MadePrefix:
         options.setdefault("store", self.store)
@@ -106,7 +64,8 @@ class World:
 
 
 @pytest.fixture(scope="session")
-def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
+def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with `channel/` and the wheels and pages of an index."""
     root = tmp_path_factory.mktemp("served")
     scratch = tmp_path_factory.mktemp("scratch")
     channel = root / "channel"
@@ -114,29 +73,50 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Loopback]:
     pack_python(channel, scratch)
     for wheel in (Path(ensurepip.__file__).parent / "_bundled").glob("*.whl"):
         pack_wheel(channel, wheel, depends=("setuptools",) if wheel.name[:3] == "pip" else ())
-    old = write_wheel(scratch, "greet-1.0-py3-none-any.whl", {
-        "greet/__init__.py": "def main():\n    print('hello from conda')\n",
-        "greet/old.py": "",
-        "greet-1.0.dist-info/entry_points.txt":
-            "[console_scripts]\ngreet = greet:main\ngreet-old = greet:main\n",
-    })  # fmt: skip
+    # greet is in both halves, in different versions: the wheel replaces the conda package
+    greet = b"def main():\n    print('hello from %s')\n"
+    old = build_wheel(
+        scratch,
+        "greet",
+        "1.0",
+        {"greet/__init__.py": greet % b"conda", "greet/old.py": b""},
+        entry_points="[console_scripts]\ngreet = greet:main\ngreet-old = greet:main\n",
+    )
     pack_wheel(channel, old)
     demo_text(channel)
     demo_binary(channel, scratch)
     demo_link_script(channel)
-    write_index(channel)
-    for filename, files in WHEELS.items():
-        wheel = write_wheel(root / "wheels", filename, files)
-        page = root / "simple" / filename.split("-")[0] / "index.html"
-        page.parent.mkdir(parents=True)
-        digest = hashlib.sha256(wheel.read_bytes()).hexdigest()
-        page.write_text(f'<a href="/wheels/{filename}#sha256={digest}">{filename}</a>')
-    with serving(root) as server:
-        server.directory = root
+    write_channel_index(channel)
+    build_wheel(
+        root,
+        "greet",
+        "2.0",
+        {"greet/__init__.py": greet % b"the wheel"},
+        entry_points="[console_scripts]\ngreet = greet:main\n",
+    )
+    build_wheel(
+        root,
+        "tinystack",
+        "1.5",
+        {
+            "tinystack/__init__.py": b"import greet\n",
+            "tinystack/weights.bin": bytes(1000),
+            "tinystack-1.5.data/scripts/tiny": b"#!python\nprint('tiny')\n",
+            "tinystack-1.5.data/data/share/tiny/notes.txt": b"notes\n",
+        },
+        requires=("greet",),
+    )
+    write_index(root)
+    return root
+
+
+@pytest.fixture(scope="session")
+def served(packed: Path) -> Iterator[Served]:
+    with serve(packed) as server:
         yield server
 
 
-def make_repository(root: Path, served: Loopback, store: Store, more: str = "") -> Repository:
+def make_repository(root: Path, served: Served, store: Store, more: str = "") -> Repository:
     """Make a repository whose lock `invoke lock` makes over the loopback server."""
     repository = Repository(root)
     root.mkdir(parents=True, exist_ok=True)
@@ -151,13 +131,13 @@ def make_repository(root: Path, served: Loopback, store: Store, more: str = "") 
 
 
 @pytest.fixture(scope="session")
-def world(served: Loopback, tmp_path_factory: pytest.TempPathFactory) -> World:
+def world(served: Served, packed: Path, tmp_path_factory: pytest.TempPathFactory) -> World:
     store = Store(tmp_path_factory.mktemp("store"))
     repository = make_repository(tmp_path_factory.mktemp("repository"), served, store)
     lock = read_lock(repository.lock)
     wheels = lock.wheels("linux-64")
     records = recorded.record(list(zip(wheels, fetch(wheels, store), strict=True)), "linux-64")
-    return World(served, served.directory, repository, lock, records, store)
+    return World(served, packed, repository, lock, records, store)
 
 
 @pytest.fixture(scope="session")
@@ -175,7 +155,8 @@ def prefix(made: MadePrefix, world: World, tmp_path: Path) -> Iterator[Path]:
     shutil.rmtree(place, ignore_errors=True)
 
 
-@pytest.fixture(autouse=True)
-def no_faults(served: Loopback) -> Iterator[None]:
-    yield
-    served.faults.clear()
+@pytest.fixture
+def faults(served: Served) -> Iterator[Faults]:
+    """The faults of the server; none are left for the next test."""
+    yield served.faults
+    served.faults = Faults()

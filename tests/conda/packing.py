@@ -260,7 +260,7 @@ def demo_link_script(directory: Path) -> Path:
     return write_package(directory, tree, name="scripted", version="0.1")
 
 
-def write_index(directory: Path) -> None:
+def write_channel_index(directory: Path) -> None:
     """Write `repodata.json` for every package below a channel's directory."""
     for subdir in ("linux-64", "noarch"):
         (directory / subdir).mkdir(exist_ok=True)

@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from loopback import GONE
 
 from torchlock.artifacts import Store
 from torchlock.channels import package_mirrors
@@ -85,9 +84,9 @@ def test_conda_where_the_store_or_the_channel_has_it(world, named, condarc, tmp_
     assert why_no_conda(named, "linux-64", empty) == ""
 
 
-def test_why_there_is_no_conda(world, tmp_path):
+def test_why_there_is_no_conda(world, faults, tmp_path):
     empty = Store(tmp_path / "empty")
-    world.server.faults[".conda"] = GONE
+    faults.statuses["channel/noarch/greet-1.0-pyhd8ed1ab_0.conda"] = [404]
     assert why_no_conda(world.lock, "linux-64", empty) == "127.0.0.1 answers HTTP 404"
     nowhere = [replace(p, url=f"http://127.0.0.1:9/c/{p.filename}") for p in world.lock.packages]
     lock = replace(world.lock, packages=tuple(nowhere))

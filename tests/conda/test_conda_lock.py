@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from conda_client import client_environment, write_client
 
+from tests.conda.conda_client import client_environment, write_client
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.lock import read_lock
 from torchlock.realize.foundation import fetch_foundation

@@ -10,8 +10,8 @@ import tarfile
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from packing import PLACEHOLDER, Tree, write_package
 
+from tests.conda.packing import PLACEHOLDER, Tree, write_package
 from torchlock.formats.conda import (
     CondaError,
     installed_files,

@@ -13,9 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import make_repository
-from loopback import GONE, HALFWAY, TRUNCATED, WRONG
 
+from tests.conda.conftest import make_repository
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
@@ -83,11 +82,22 @@ def test_nothing_is_done_twice(world, prefix):
     assert not world.make(prefix).installed
 
 
-@pytest.mark.parametrize("fault", [WRONG, TRUNCATED])
-def test_a_package_that_is_not_the_locked_one_is_refused(world, tmp_path, fault):
-    world.server.faults["whereami-2.1-0.conda"] = fault
+def test_a_package_that_is_not_the_locked_one_is_refused(world, faults, tmp_path):
+    faults.corrupt.add("channel/linux-64/whereami-2.1-0.conda")
     with pytest.raises(ArtifactError, match=r"whereami 2\.1 cannot be fetched.*the lock says"):
         world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_truncated_package_is_refused(world, tmp_path):
+    package = world.root / "channel/linux-64/whereami-2.1-0.conda"
+    whole = package.read_bytes()
+    package.write_bytes(whole[:1000])
+    try:
+        with pytest.raises(ArtifactError, match=r"whereami 2\.1 cannot be fetched.*the lock says"):
+            world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
+    finally:
+        package.write_bytes(whole)
     assert not (tmp_path / "demo").exists()
 
 
@@ -113,20 +123,19 @@ def test_a_package_that_was_locked_damaged_is_refused(world, tmp_path, name):
 
 
 def test_a_server_that_goes_away_half_way_is_named_and_the_next_run_goes_on(
-    world, tmp_path, monkeypatch
+    world, faults, tmp_path, monkeypatch
 ):
     monkeypatch.setattr(artifacts, "ATTEMPTS", 2)
     store = Store(tmp_path / "store")
-    world.server.faults["pip-23.2.1-pyhd8ed1ab_0.conda"] = HALFWAY
+    faults.cut_after["channel/noarch/pip-23.2.1-pyhd8ed1ab_0.conda"] = [100_000, 1000]
     with pytest.raises(ArtifactError, match=r"pip 23\.2\.1 cannot be fetched"):
         world.make(tmp_path / "demo", store=store)
     assert not (tmp_path / "demo").exists()
-    world.server.faults.clear()
     assert world.make(tmp_path / "demo", store=store).conda.holds
 
 
-def test_a_vanished_package_is_named(world, tmp_path):
-    world.server.faults["where-1.0-0.tar.bz2"] = GONE
+def test_a_vanished_package_is_named(world, faults, tmp_path):
+    faults.statuses["channel/linux-64/where-1.0-0.tar.bz2"] = [404]
     with pytest.raises(ArtifactError, match=r"where 1\.0 cannot be fetched.*is gone"):
         world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
 
@@ -175,6 +184,7 @@ def start(world, prefix: Path, store: Store) -> subprocess.Popen[bytes]:
     )
 
 
+@pytest.mark.slow
 def test_a_killed_run_is_completed_by_the_next(world, tmp_path):
     prefix = tmp_path / "demo"
     running = start(world, prefix, world.store)
@@ -200,6 +210,7 @@ def test_a_half_made_prefix_is_completed(world, prefix):
     check_it_works(prefix)
 
 
+@pytest.mark.slow
 def test_another_file_system(world):
     place = Path("/dev/shm")
     if not place.is_dir() or place.stat().st_dev == world.store.root.stat().st_dev:
@@ -233,12 +244,14 @@ def test_a_longer_prefix_is_refused_before_anything_is_written(world, tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_a_prefix_with_a_space_in_it(world, tmp_path):
     prefix = tmp_path / "my env"
     assert world.make(prefix).conda.holds
     check_it_works(prefix)
 
 
+@pytest.mark.slow
 def test_two_runs_fill_one_store_at_once(world, tmp_path):
     store = Store(tmp_path / "store")
     both = [start(world, tmp_path / name, store) for name in ("one", "two")]
@@ -247,7 +260,9 @@ def test_two_runs_fill_one_store_at_once(world, tmp_path):
     check_it_works(tmp_path / "two")
 
 
-def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, prefix, tmp_path):
+def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, tmp_path):
+    store = Store(tmp_path / "store")  # its own: what is damaged here is linked into it
+    prefix = world.make(tmp_path / "demo", store=store).prefix
     with (prefix / "lib/python3.11/json/decoder.py").open("r+b") as stream:  # shared with the cache
         stream.write(b"XXXX")
     (prefix / "bin/where").unlink()
@@ -256,13 +271,14 @@ def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, pref
     (prefix / "share/where/current").unlink()
     (prefix / "share/where/current").symlink_to("/etc/passwd")
     (prefix / "lib/python3.11/site-packages/greet/__init__.py").write_text("")
-    made = world.make(prefix)
+    made = world.make(prefix, store=store)
     assert made.installed
     assert made.conda.holds
     check_it_works(prefix)
-    assert world.make(tmp_path / "fresh").conda.holds
+    assert world.make(tmp_path / "fresh", store=store).conda.holds
 
 
+@pytest.mark.slow
 def test_a_prefix_follows_the_lock(world, prefix):
     smaller = replace(
         world.lock, packages=tuple(p for p in world.lock.packages if p.name != "where")
