@@ -11,7 +11,7 @@ from torchlock.artifacts import Store
 from torchlock.channels import package_mirrors
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
-from torchlock.realize.foundation import fetch_foundation, why_no_conda
+from torchlock.realize.foundation import choose_foundation, fetch_foundation, why_no_conda
 from torchlock.userconfig import named_prefix
 
 
@@ -109,3 +109,20 @@ def test_where_conda_keeps_a_named_environment(condarc, monkeypatch, tmp_path):
 def test_what_is_no_name(name):
     with pytest.raises(TorchlockError, match="no name"):
         named_prefix(name)
+
+
+def test_the_foundation_is_chosen_and_the_reason_said(world, faults, made, tmp_path):
+    def choose(asked: str, prefix: Path = tmp_path / "new", store: Store = world.store):
+        return choose_foundation(asked, prefix, world.lock, "linux-64", store)
+
+    assert choose("conda") == ("conda", "as asked for")
+    assert choose("venv") == ("venv", "as asked for")
+    assert choose("auto") == ("conda", "the conda packages can be had")
+    assert choose("auto", made.prefix) == ("conda", "as it was made")
+    faults.statuses["channel/noarch/greet-1.0-pyhd8ed1ab_0.conda"] = [503]
+    assert choose("auto", store=Store(tmp_path / "empty")) == (
+        "venv",
+        "the conda channel cannot be used: 127.0.0.1 answers HTTP 503",
+    )
+    with pytest.raises(TorchlockError, match="no foundation 'nix'"):
+        choose("nix")

@@ -1,0 +1,149 @@
+"""`invoke env --foundation conda` against `conda-lock install` and `uv pip sync`, warm caches.
+
+    python benchmarks/env.py [ROUNDS]
+
+All three install the locked wheels, which must be in the artifact store (`invoke env` fills it).
+The conda half is the packages that the tests make (CPython and pip among them), for no conda
+channel may be in reach; conda is the one that conda-lock carries. Prints wall times, the best
+of ROUNDS each, and their ratios. Aims: at least 5 times faster than conda-lock's way, at most
+1.5 times uv's.
+"""
+
+from __future__ import annotations
+
+import ensurepip
+import hashlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from tests.conda.conda_client import client_environment, write_client
+from tests.conda.packing import demo_binary, demo_text, pack_python, pack_wheel
+from tests.support.locks import lock_text
+from torchlock.artifacts import default_store, fetch
+from torchlock.formats.conda import read_conda
+from torchlock.lock import Package, parse_lock, read_lock
+from torchlock.realize.prefix import make_prefix
+from torchlock.records import read_records
+from torchlock.repository import this_repository
+from torchlock.uv import uv_command, uv_environment
+
+PLATFORM = "linux-64"
+
+
+def main() -> None:
+    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    repository = this_repository()
+    records = read_records(repository.records, PLATFORM)
+    store = default_store()
+    wheels = read_lock(repository.lock).wheels(PLATFORM)
+    paths = fetch(wheels, store)
+    with tempfile.TemporaryDirectory(dir=store.root) as name:  # one file system, as links need
+        scratch = Path(name)
+        local = [replace(w, url=p.as_uri()) for w, p in zip(wheels, paths, strict=True)]
+        text = lock_text([*foundation(scratch), *local])
+        (scratch / "conda-lock.yml").write_text(text)
+        lock = parse_lock(text)
+        place = scratch / "prefix"
+        said: list[tuple[float, str]] = []
+
+        def note(message: str) -> None:
+            said.append((time.perf_counter(), message))
+
+        def ours() -> None:
+            said.clear()
+            make_prefix(lock, records, place, store, say=note)
+            note("done")
+
+        ours()  # the caches are warm from here on
+        shutil.rmtree(place)
+        uv, made, conda = [], [], []
+        for _ in range(rounds):  # by turns, so that noise falls on all
+            uv.append(timed(lambda: uv_pip_sync(scratch, place, wheels, store.root / "uv")))
+            shutil.rmtree(place)
+            made.append(timed(ours))
+            steps = [f"{b[0] - a[0]:.1f} s {a[1].split(' into ')[0]}"
+                     for a, b in pairwise(said)]  # fmt: skip
+            shutil.rmtree(place)
+        client = write_client(scratch)
+        environment = client_environment(scratch)
+        for warm in (False, True):
+            seconds = timed(lambda: conda_lock_install(scratch, place, client, environment))
+            shutil.rmtree(place)
+            conda += [seconds] if warm else []
+    print(f"{len(wheels)} wheels, {sum(w.size for w in records.wheels.values()) / 1e9:.2f} GB")
+    print(f"uv pip sync, the wheels alone:       {min(uv):6.1f} s (of {rounds}, the best)")
+    print(f"invoke env --foundation conda:       {min(made):6.1f} s, verified; {'; '.join(steps)}")
+    print(f"conda-lock install (conda 24.7):     {min(conda):6.1f} s (of 1)")
+    print(f"conda-lock install / invoke env:     {min(conda) / min(made):6.2f} (aim: at least 5)")
+    print(f"invoke env / uv pip sync:            {min(made) / min(uv):6.2f} (aim: at most 1.5)")
+
+
+def foundation(scratch: Path) -> list[Package]:
+    channel = scratch / "channel"
+    made = [
+        pack_python(channel, scratch),
+        demo_text(channel),
+        demo_binary(channel, scratch),
+        *(
+            pack_wheel(channel, w)
+            for w in (Path(ensurepip.__file__).parent / "_bundled").glob("p*")
+        ),
+    ]
+    return [locked(path) for path in made]
+
+
+def locked(path: Path) -> Package:
+    content, data = read_conda(path), path.read_bytes()
+    return Package(
+        name=content.name,
+        version=content.version,
+        manager="conda",
+        platform=PLATFORM,
+        url=path.as_uri(),
+        sha256=hashlib.sha256(data).hexdigest(),
+        md5=hashlib.md5(data).hexdigest(),
+        dependencies={},
+    )
+
+
+def uv_pip_sync(scratch: Path, place: Path, wheels: Sequence[Package], cache: Path) -> None:
+    requirements = scratch / "requirements.txt"
+    requirements.write_text(
+        "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
+    )
+    common = ["--no-config", "--quiet", "--cache-dir", str(cache)]
+    wheelhouse = cache.parent / "wheelhouse"
+    for command in (
+        ["venv", "--python", "3.11", str(place)],
+        ["pip", "sync", "--python", str(place), "--require-hashes", "--no-index",
+         "--find-links", str(wheelhouse), str(requirements)],
+    ):  # fmt: skip
+        subprocess.run([*uv_command(), *command, *common], env=uv_environment(), check=True)
+
+
+def conda_lock_install(
+    scratch: Path, place: Path, client: Path, environment: Mapping[str, str]
+) -> None:
+    conda_lock = Path(sys.executable).with_name("conda-lock")
+    command = [conda_lock, "install", "--conda", client, "--prefix", place,
+               scratch / "conda-lock.yml"]  # fmt: skip
+    subprocess.run(list(map(str, command)), env=environment, check=True, capture_output=True)
+
+
+def timed(work: Callable[[], object]) -> float:
+    begun = time.perf_counter()
+    work()
+    return time.perf_counter() - begun
+
+
+if __name__ == "__main__":
+    main()
