@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.lock import read_lock
+from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import read_marker
@@ -22,6 +24,7 @@ from torchlock.records import Records, read_records
 from torchlock.report import describe
 from torchlock.repository import Repository
 from torchlock.verify import Verdict, find_site, verify
+from torchlock.verify_conda import CondaVerdict
 
 
 @dataclass(frozen=True)
@@ -77,13 +80,18 @@ def validate(
     records = read_records(repository.records, host_platform())
     site = find_site(realization.prefix)
     say(f"checking the files of {realization.prefix}")
-    verdict = verify(site, records)
-    if not verdict.holds:
-        say(f"{realization.prefix} is not what the lock says:\n{describe(verdict.findings)}")
+    conda, unjudged = None, ""
+    if realization.foundation == "conda":
+        conda, unjudged = _judge_conda(repository, realization.prefix, records)
+    explains = (lambda _: True) if unjudged else conda.explains if conda else (lambda _: False)
+    verdict = verify(site, records, explained=explains)
+    findings = [*(conda.findings if conda else ()), *verdict.findings]
+    if findings:
+        say(f"{realization.prefix} is not what the lock says:\n{describe(findings)}")
         say(f"  next: invoke env --prefix {realization.prefix}")
     context = {
         "lock": _lock_context(repository, faults),
-        "files": _files_context(verdict, records),
+        "files": _files_context(verdict, records, conda, unjudged),
         "foundation": realization.foundation,
     }
     return _run_inside(repository, realization, context, arguments)
@@ -97,18 +105,40 @@ def _lock_context(repository: Repository, faults: Sequence[Check]) -> dict[str, 
     }
 
 
-def _files_context(verdict: Verdict, records: Records) -> dict[str, Any]:
-    found = verdict.findings
-    first = f"{found[0].kind}: {found[0].path}" if found else ""
+def _judge_conda(
+    repository: Repository, prefix: Path, records: Records
+) -> tuple[CondaVerdict | None, str]:
+    """Return the verdict on the conda half, or None and why it could not be judged."""
+    lock = read_lock(repository.lock)
+    try:
+        return judge_foundation(lock, host_platform(), prefix, records, default_store()), ""
+    except ArtifactError as error:
+        return None, f"the conda packages to compare with are not to be had: {error.message}"
+
+
+def _files_context(
+    verdict: Verdict, records: Records, conda: CondaVerdict | None, unjudged: str
+) -> dict[str, Any]:
+    found = [*(conda.findings if conda else ()), *verdict.findings]
+    judged = (
+        f"{verdict.files} files of {len(records.wheels)} wheels, "
+        f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; {verdict.bytecode} byte code files "
+        "match their source by header"
+    )
+    if conda:
+        judged += f"; {conda.files} files of {conda.packages} conda packages"
+    if found:
+        outcome = "does not hold"
+        evidence = f"{len(found)} findings, the first: {found[0].kind}: {found[0].path}"
+    elif unjudged:
+        outcome, evidence = "not judged", f"{unjudged}; {judged}"
+    else:
+        outcome, evidence = "holds", judged
     return {
-        "verdict": "holds" if verdict.holds else "does not hold",
+        "verdict": outcome,
         "tree": verdict.tree,
         "wheels": dict(verdict.trees),
-        "evidence": f"{len(found)} findings, the first: {first}"
-        if found
-        else f"{verdict.files} files of {len(records.wheels)} wheels, "
-        f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; {verdict.bytecode} byte code files "
-        "match their source by header",
+        "evidence": evidence,
     }
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ensurepip
 import os
 import shutil
+import sys
+import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,6 +68,11 @@ class World:
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `channel/` and the wheels and pages of an index."""
+    if sys.version_info[:2] != (3, 11) or sysconfig.get_default_scheme() != "posix_prefix":
+        pytest.skip(
+            "a CPython 3.11 with the usual layout is packed here; "
+            f"{sys.executable} is not one (Debian's own keeps to dist-packages)"
+        )
     root = tmp_path_factory.mktemp("served")
     scratch = tmp_path_factory.mktemp("scratch")
     channel = root / "channel"

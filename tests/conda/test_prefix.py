@@ -56,8 +56,8 @@ def test_a_prefix_works_and_is_what_the_lock_says(made, world):
     assert made.verdict.holds
     assert made.verdict.tree == world.records.tree
     check_it_works(made.prefix)
-    code = "import ssl, sqlite3, ctypes, sysconfig; print(sysconfig.get_config_var('prefix'))"
-    assert run(made.prefix, "python", "-c", code) == str(made.prefix)
+    code = "import ssl, sqlite3, ctypes, sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    assert run(made.prefix, "python", "-c", code) == f"{made.prefix}/lib"
     assert run(made.prefix, "tiny") == "tiny"
     assert not (made.prefix / "bin" / "greet-old").exists()
     assert (made.prefix / "share/where/current").readlink() == Path("data.txt")
