@@ -155,6 +155,14 @@ def test_a_venv_is_not_turned_into_a_conda_prefix(world, tmp_path):
         world.make(tmp_path / "venv")
 
 
+@pytest.mark.slow
+def test_a_conda_package_that_a_wheel_replaces_is_replaced_again(world, prefix):
+    (prefix / "conda-meta/greet-1.0-pyhd8ed1ab_0.json").unlink()  # it will be linked again
+    assert world.make(prefix).conda.holds
+    assert run(prefix, "greet") == "hello from the wheel"
+    assert not (prefix / "lib/python3.11/site-packages/greet/old.py").exists()
+
+
 def test_files_of_the_user_in_our_prefix_are_named_and_kept(world, prefix):
     note = prefix / "thesis.tex"
     note.write_text("years of work")

@@ -149,7 +149,8 @@ class _Work:
             self.link(again=damaged)
             conda, stack = self.judge()
         # Linking a conda package whose python part a wheel replaces brings that part back.
-        wheels = _damaged(stack.findings) | (set(conda.superseded) & damaged)
+        back = damaged | {f.package for f in conda.findings}
+        wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
         if wheels:
             self.say(f"repairing {', '.join(sorted(wheels))}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
