@@ -142,6 +142,7 @@ class _Work:
 
     def repair(self) -> tuple[CondaVerdict, Verdict]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
+        self.say(f"checking {self.prefix}")
         conda, stack = self.judge()
         damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
