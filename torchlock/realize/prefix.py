@@ -13,6 +13,7 @@ import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch_foundation
 from torchlock.realize.interpreter import host_platform
+from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.stack import install_stack, remove_from_stack
 from torchlock.realize.venv import REPAIRABLE, alone, check_space
@@ -187,6 +189,10 @@ class _Work:
             record = self.prefix / "conda-meta" / f"{p.content.record_name}.json"
             _finish_record(record, p.package)
         if result["failed_scripts"]:
+            failed = {script.partition(":")[0] for script in result["failed_scripts"]}
+            for p in self.foundation:  # not installed, so that the next run tries again
+                if p.content.name in failed:
+                    (self.prefix / "conda-meta" / f"{p.content.record_name}.json").unlink()
             raise TorchlockError(
                 f"link scripts failed: {', '.join(result['failed_scripts'])}",
                 hint="run them by hand to see why, or make the prefix without them "
@@ -195,8 +201,10 @@ class _Work:
 
 
 def _sweep(prefix: Path) -> None:
-    """Remove what a rattler that was killed in this prefix left behind."""
-    for path in (prefix / "conda-meta").glob("prefix_record_*"):
+    """Remove the unfinished files that a run killed in this prefix left behind."""
+    records = prefix / "conda-meta"
+    unfinished = [records.glob("prefix_record_*"), records.glob(".*.json.*")]
+    for path in chain(*unfinished, prefix.glob(f".{MARKER}.*")):
         path.unlink()
 
 
