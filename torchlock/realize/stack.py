@@ -16,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from packaging.utils import canonicalize_name
+
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
@@ -48,6 +50,27 @@ def install_stack(
         )  # fmt: skip
 
 
+def unfinished(site_packages: Path, wheels: Sequence[Package]) -> list[str]:
+    """Return the names of wheels whose installation was broken off, as far as that shows here.
+
+    uv takes a wheel for installed once its `.dist-info` is there, but unpacks files, scripts and
+    `.data` in turn and writes itself into RECORD last.
+    """
+    found = []
+    names = {w.name for w in wheels}
+    for directory in site_packages.glob("*.dist-info"):
+        name = canonicalize_name(directory.name.partition("-")[0])
+        if name not in names:
+            continue
+        try:
+            record = (directory / "RECORD").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            record = ""
+        if f"{directory.name}/INSTALLER," not in record:
+            found.append(str(name))
+    return sorted(found)
+
+
 def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
     """Uninstall wheels that an earlier lock had and the present one has not."""
     if names:
@@ -55,14 +78,14 @@ def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
             _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
 
 
-def _uv(arguments: list[str], text: str = "") -> None:
+def _uv(arguments: list[str], given: str = "") -> None:
     command = [
         *uv_command(), *arguments, "--no-config", "--no-progress",
         "--color", "never", "--no-python-downloads",
     ]  # fmt: skip
     environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}
     done = subprocess.run(
-        command, env=environment, input=text, capture_output=True, text=True, check=False
+        command, env=environment, input=given, capture_output=True, text=True, check=False
     )
     if done.returncode == 0:
         return
@@ -98,6 +121,10 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
         directory.mkdir()
     try:
         for wheel in wheels:
+            # Of two wheels of one version uv would take the one it prefers, not the locked one.
+            for other in directory.glob("-".join([*wheel.filename.split("-")[:2], "*.whl"])):
+                if other.name != wheel.filename:
+                    other.unlink(missing_ok=True)
             _link(directory / wheel.filename, store.path(wheel))
         yield directory, cache
     finally:

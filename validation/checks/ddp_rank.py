@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import datetime
 import json
@@ -16,6 +15,7 @@ from torch import distributed
 from torch.nn.parallel import DistributedDataParallel
 
 from validation import training
+from validation.children import die_with_parent
 from validation.model import FULL, SMALL, Size
 
 MODEL = dataclasses.replace(SMALL, steps=8)
@@ -29,7 +29,6 @@ MODES = {
 }
 SURVIVED = ".survived"
 TIMEOUT = datetime.timedelta(seconds=60)
-_PR_SET_PDEATHSIG = 1
 
 
 def train(size: Size, precision: str, count: int, device: str) -> tuple[str, bool]:
@@ -53,8 +52,7 @@ def main(scene: str, scratch: Path) -> None:
     "pair": every mode once. "many": every mode twice. "four": fp32 twice, then the last rank
     dies. "gpu": every mode twice over NCCL at the size users train, one GPU a rank.
     """
-    # A rank must not outlive its launcher, whatever ended that one.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     size, device = MODEL, "cpu"
     if scene == "gpu":
         size, device = FULL, f"cuda:{os.environ['LOCAL_RANK']}"

@@ -40,7 +40,10 @@ def run(settings: Settings) -> Outcome:
                 f"/dev/{nodes[0]} exists, but torch cannot use it (invoke doctor says why)",
             )
         return Outcome("gpu", NOT_JUDGED, "no device", needed=False)
-    return judge("cuda", FULL, settings)
+    try:
+        return judge("cuda", FULL, settings)
+    except torch.OutOfMemoryError as error:
+        return Outcome("gpu", NOT_JUDGED, f"the model does not fit: {str(error).splitlines()[0]}")
 
 
 def judge(device: str, size: Size, settings: Settings) -> Outcome:
