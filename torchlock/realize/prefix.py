@@ -27,7 +27,7 @@ from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
 from torchlock.realize.venv import REPAIRABLE, alone, check_space
 from torchlock.records import Records
 from torchlock.report import describe
@@ -140,7 +140,8 @@ class _Work:
         self.link()
         remove_from_stack(self.python, gone, self.store)
         self.say(f"installing {len(self.wheels)} wheels")
-        install_stack(self.python, self.wheels, self.store)
+        broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
+        install_stack(self.python, self.wheels, self.store, again=broken_off)
 
     def repair(self) -> tuple[CondaVerdict, Verdict]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
@@ -154,10 +155,13 @@ class _Work:
         # Linking a conda package whose python part a wheel replaces brings that part back.
         back = damaged | {f.package for f in conda.findings}
         wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
-        if wheels:
+        for _ in range(2):  # the first may take away a file that two wheels share
+            if not wheels:
+                break
             self.say(f"repairing {', '.join(sorted(wheels))}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
             conda, stack = self.judge()
+            wheels = _damaged(stack.findings)
         findings = [*conda.findings, *stack.findings]
         if findings:
             raise DoesNotHold(
