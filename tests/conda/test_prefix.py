@@ -208,6 +208,7 @@ def test_a_killed_run_is_completed_by_the_next(world, tmp_path):
     check_it_works(prefix)
 
 
+@pytest.mark.slow
 def test_a_half_made_prefix_is_completed(world, prefix):
     marker = read_marker(prefix)
     assert marker
@@ -242,6 +243,7 @@ def deep(root: Path, length: int) -> Path:
     return Path(path + "/" + "e" * (length - len(path) - 1))
 
 
+@pytest.mark.slow
 def test_the_longest_prefix_that_the_packages_have_room_for(world, tmp_path):
     prefix = deep(tmp_path, 255)
     assert world.make(prefix).conda.holds
@@ -271,6 +273,7 @@ def test_two_runs_fill_one_store_at_once(world, tmp_path):
     check_it_works(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, tmp_path):
     store = Store(tmp_path / "store")  # its own: what is damaged here is linked into it
     prefix = world.make(tmp_path / "demo", store=store).prefix
