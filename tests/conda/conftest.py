@@ -111,6 +111,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tinystack-1.5.data/scripts/tiny": b"#!python\nprint('tiny')\n",
             "tinystack-1.5.data/data/share/tiny/notes.txt": b"notes\n",
         },
+        executable=frozenset({"tinystack-1.5.data/scripts/tiny"}),  # pip keeps the wheel's mode
         requires=("greet",),
     )
     write_index(root)
