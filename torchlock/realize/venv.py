@@ -63,7 +63,7 @@ def make_venv(
     An interrupted call is completed by the next.
     """
     wheels = lock.wheels(host_platform())
-    with _alone(prefix, store):
+    with alone(prefix, store):
         marker = read_marker(prefix)
         goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
         if marker and marker.foundation != "venv":
@@ -116,7 +116,7 @@ def _build(
     """Bring the wheels into the store and a working interpreter into the prefix."""
     interpreter = None if marker and _works(prefix) else find_interpreter()
     if marker is None:
-        _check_space(prefix, store, wheels, records)
+        check_space(prefix, store, wheels, records)
     fetch(wheels, store, mirrors=mirrors, progress=progress)
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
@@ -185,7 +185,7 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
     )
 
 
-def _check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
+def check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
     """Raise before anything is written when the disks cannot hold what is to come."""
     sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
     download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
@@ -247,7 +247,7 @@ def _works(prefix: Path) -> bool:
 
 
 @contextmanager
-def _alone(prefix: Path, store: Store) -> Iterator[None]:
+def alone(prefix: Path, store: Store) -> Iterator[None]:
     """Keep two runs from writing one prefix at the same time."""
     name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
     directory = store.root / "locks"
