@@ -154,20 +154,34 @@ def in_order(rules: tuple[Rule, ...], evidence: Evidence) -> tuple[Finding, ...]
             held.append((_ORDER[match.certainty], not explains, number, each, finding))
     held.sort(key=lambda item: item[:3])
     roots: list[Finding] = []
-    folded: list[Finding] = []
+    consequences: dict[str, list[str]] = {}
+    root_of: dict[str, str] = {}
     for position, (_, _, _, each, finding) in enumerate(held):
-        causes = (
-            other
+        causes = [
+            other.code
             for place, (_, _, _, other, cause) in enumerate(held)
             if _names(each, other)
             and (cause.certainty != POSSIBLE or finding.certainty == POSSIBLE)
             and (place < position or not _names(other, each))
-        )
-        (folded if any(causes) else roots).append(finding)
-    if roots and folded:
-        names = tuple(f"{f.code}: {f.cause}" for f in folded)
-        roots[0] = replace(roots[0], consequences=names)
-    return tuple(roots)
+        ]
+        if causes:
+            root_of[each.code] = causes[0]
+        else:
+            roots.append(finding)
+    if held and not roots:  # causes that name each other in a ring: the first of them counts
+        roots.append(held[0][4])
+        root_of.pop(roots[0].code)
+    for *_, finding in held:
+        code, seen = finding.code, {finding.code}
+        while code in root_of and root_of[code] not in seen:
+            code = root_of[code]
+            seen.add(code)
+        if code != finding.code:
+            root = code if code in {each.code for each in roots} else roots[0].code
+            consequences.setdefault(root, []).append(f"{finding.code}: {finding.cause}")
+    return tuple(
+        replace(each, consequences=tuple(consequences.get(each.code, ()))) for each in roots
+    )
 
 
 def _names(each: Rule, other: Rule) -> bool:

@@ -214,7 +214,7 @@ def in_image(evidence: Evidence) -> Match | None:
     packaged = evidence.grep(r"^ii\s+lib(nvidia-compute|cuda1|nvidia-ml1)")
     bad = evidence.grep("Driver/library version mismatch|API mismatch")
     if _inside(evidence) and bad and (packaged or facts.smi(evidence, HOST).works):
-        return Match(bad + packaged, LIKELY)
+        return Match(bad + packaged, CERTAIN if packaged else LIKELY)
     return None
 
 

@@ -182,7 +182,7 @@ def bar(evidence: Evidence) -> Match | None:
         return None
     lines = evidence.grep(
         r"PCI I/O region assigned to your NVIDIA device is invalid|BAR\d is 0M|BAR \d+.*(no space|can't assign|failed to assign)"
-        r"|system BIOS may have misconfigured|not enough (PCI )?MMIO|Region \d: Memory at <(unassigned|ignored)>"
+        r"|system BIOS may have misconfigured|not enough (PCI )?MMIO|Memory at <(unassigned|ignored)>"
     )
     return Match(lines + evidence.grep("above 4g|resizable bar")) if lines else None
 
