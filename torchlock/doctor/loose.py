@@ -67,7 +67,7 @@ def read(value: Mapping[str, Any]) -> Evidence:
         gpus=_gpus(runs),
         pci=_pci(outputs),
         nodes=nodes,
-        libcuda=_libcuda(value),
+        libcuda=_libcuda(value, error),
         torch=_torch(torch_part, outputs),
         packages=_packages(value.get("pip"), outputs),
         env=env,
@@ -395,29 +395,38 @@ def _nodes(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> Any:
     return nodes if looked else None
 
 
-def _libcuda(value: Mapping[str, Any]) -> Libcuda:
+def _libcuda(value: Mapping[str, Any], error: str) -> Libcuda:
     loads = _mapping(value.get("dlopen"))
     given = loads.get("libcuda.so.1", loads.get("libcuda.so"))
     found: bool | None = None
-    path = error = ""
+    path = error_text = ""
     if isinstance(given, dict):
         ok = given.get("ok")
         found = ok if isinstance(ok, bool) else None
-        path, error = _text(given.get("path") or ""), _text(given.get("error") or "")
+        path, error_text = _text(given.get("path") or ""), _text(given.get("error") or "")
     elif isinstance(given, bool):
         found = given
     elif isinstance(given, str):
         found = not re.search(r"cannot open|no such|not found|fail", given, re.I)
-        path, error = (given, "") if found and given.startswith("/") else ("", given)
-    init = value.get("cuInit")
-    number = re.search(r"\d{1,4}", init) if isinstance(init, str) else None
-    return Libcuda(
-        found=found,
-        path=path,
-        error=error,
-        init=int(number[0]) if number else _integer(init),
-        version=_integer(value.get("cuDriverGetVersion")),
-    )
+        path, error_text = (given, "") if found and given.startswith("/") else ("", given)
+    said = value.get("cuInit")
+    number = re.search(r"\d{1,4}", said) if isinstance(said, str) else None
+    init = int(number[0]) if number else _integer(said)
+    version = _integer(value.get("cuDriverGetVersion"))
+    # what torch says of cuInit, where it was not asked itself (docs/design.md, "cuInit")
+    code = re.search(r"cudaGetDeviceCount\(\).*Error (\d{1,4})", error, re.S)
+    if init is None and code:
+        init = int(code[1])
+    elif init is None and "CUDA unknown error - this may be due" in error:
+        init = 999
+    elif init is None and "CUDA driver initialization failed" in error:
+        init = 3
+    old = re.search(r"driver on your system is too old \(found version (\d{4,5})\)", error)
+    if version is None and old:
+        version = int(old[1])
+    if found is None and "Found no NVIDIA driver" in error:
+        found = False
+    return Libcuda(found=found, path=path, error=error_text, init=init, version=version)
 
 
 def _dlopen(value: Any) -> dict[str, str]:

@@ -172,7 +172,7 @@ def other_torch(evidence: Evidence) -> Match | None:
 def companion(evidence: Evidence) -> Match | None:
     """torchvision or torchaudio of another release."""
     lines = evidence.grep(
-        r"operator torchvision::|Couldn't load custom C\+\+ ops|(torchvision|torchaudio)\S* (has requirement|requires) torch"
+        r"operator torchvision::|Couldn't load custom C\+\+ ops|(torchvision|torchaudio)\S*( [\d.]\S*)? (has requirement|requires) torch"
         r"|(torchvision|torchaudio)/\S*\.so: undefined symbol|lib(torchaudio|torchvision)\S*: undefined symbol|torchvision.*(different|compiled with) CUDA"
         r"|PyTorch and torchvision (were|has)|Detected that PyTorch and (torchvision|torchaudio) were compiled with different CUDA"
     )

@@ -212,7 +212,7 @@ def in_image(evidence: Evidence) -> Match | None:
     if lines:
         return Match(lines)
     packaged = evidence.grep(r"^ii\s+lib(nvidia-compute|cuda1|nvidia-ml1)")
-    bad = evidence.grep("Driver/library version mismatch|API mismatch")
+    bad = evidence.grep(r"Driver/library version mismatch|API mismatch|Error 803\b")
     if _inside(evidence) and bad and (packaged or facts.smi(evidence, HOST).works):
         return Match(bad + packaged, CERTAIN if packaged else LIKELY)
     return None
@@ -551,7 +551,7 @@ def cdi(evidence: Evidence) -> Match | None:
 def cdi_stale(evidence: Evidence) -> Match | None:
     """A specification of a former driver."""
     lines = evidence.grep(
-        r"failed to stat CDI host device|(mounting|statfs|lstat|stat|bind).*lib(cuda|nvidia)[^\s:]*\.so\.\d{3}\.\S*.*no such file"
+        r"failed to stat CDI host device|(mounting|statfs|lstat|stat|bind).*lib\w*(cuda|nvidia)[^\s:]*\.so\.\d{3}\.\S*.*no such file"
         r"|/dev/nvidia\S+.*no such (file|device).*cdi|cdi.*(no such file|stale|out of date)"
     )
     return Match(lines + evidence.grep(r"\d{3}\.\d+", source="cdi") + facts.driver_lines(evidence)) if lines else None

@@ -72,6 +72,7 @@ def _packaged_branch(evidence: Evidence) -> int:
         r"(?:nvidia(?:-driver|-dkms|-utils|-open)?[/ ,-]+|NVIDIA Corporation\S*\s|nvidia-driver\D{1,20}"
         r"|driver release |NVRM: loading NVIDIA UNIX \D{0,60})(\d{3})\.\d"
     )
+    said = said or evidence.first(r"^(?:version:\s*)?(\d{3})\.\d", source="modinfo")
     return int(said[1]) if said else 0
 
 
@@ -317,7 +318,7 @@ def too_old(evidence: Evidence) -> Match | None:
     """A driver below the floor of torch's CUDA major."""
     if evidence.torch.available is True or evidence.torch.cuda == "":
         return None
-    wheel = facts.wheel_cuda(evidence)
+    wheel = facts.wheel_cuda(evidence) or _ours(evidence)
     said = evidence.first(r"driver on your system is too old \(found version (\d{4,5})\)")
     lines = evidence.grep(r"driver on your system is too old|CUDA driver version is insufficient|Error 35\b|CUDA_ERROR_INSUFFICIENT_DRIVER")
     driver = facts.driver_version(evidence)
@@ -338,6 +339,12 @@ def too_old(evidence: Evidence) -> Match | None:
         "tag": _tag_for(number, driver),
     }
     return Match(lines + facts.driver_lines(evidence), CERTAIN if lines or major_low else LIKELY, values)
+
+
+def _ours(evidence: Evidence) -> tuple[int, ...]:
+    """The CUDA of the locked torch, where nothing is known of the torch in use."""
+    unknown = not facts.torch_release(evidence) and evidence.torch.cuda is None
+    return (12, 6) if unknown and not evidence.error else ()
 
 
 def _tag_for(number: int, driver: str) -> str:

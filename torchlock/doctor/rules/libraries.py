@@ -165,6 +165,20 @@ def removed(evidence: Evidence) -> Match | None:
         lines = _error_lines(evidence, fault) + absent + evidence.grep("uninstall|killed|interrupted|No space", source="pip|log")
         lines += evidence.grep(r"\S", source=rf"^pip: {name}$")
         return Match(lines, values={"library": fault.soname, "package": name, "version": _pinned(evidence, name) or version or "<version>"})
+    return _directory_gone(evidence)
+
+
+def _directory_gone(evidence: Evidence) -> Match | None:
+    """A listing of a wheel's directory that fails although pip lists the wheel."""
+    if evidence.error or evidence.torch.available is True:
+        return None
+    for line in evidence.lines:
+        where = re.search(r"site-packages/nvidia/(\w+)", line.source + line.text)
+        if not where or not re.search("cannot access|No such file", line.text):
+            continue
+        for name, version in evidence.packages.items():
+            if name.startswith(("nvidia-" + where[1].replace("_", "-"),)):
+                return Match((str(line),), LIKELY, {"library": f"nvidia/{where[1]}", "package": name, "version": version})
     return None
 
 
