@@ -104,11 +104,22 @@ def parser() -> argparse.ArgumentParser:
         "Exit: 0 healthy, 1 findings, 2 could not be judged.",
     )
     source = made.add_mutually_exclusive_group()
-    source.add_argument("--evidence", metavar="FILE", help="judge evidence gathered elsewhere (- is standard input)")
+    source.add_argument(
+        "--evidence", metavar="FILE", help="judge evidence gathered elsewhere (- is standard input)"
+    )
     source.add_argument("--error", metavar="TEXT", help="judge an error message alone")
-    made.add_argument("--save", metavar="FILE", help="save the evidence, without names and addresses")
-    made.add_argument("--json", metavar="FILE", help="write the findings as JSON (- is standard output)")
-    made.add_argument("--python", metavar="PATH", default=sys.executable, help="the Python whose torch is looked at")
+    made.add_argument(
+        "--save", metavar="FILE", help="save the evidence, without names and addresses"
+    )
+    made.add_argument(
+        "--json", metavar="FILE", help="write the findings as JSON (- is standard output)"
+    )
+    made.add_argument(
+        "--python",
+        metavar="PATH",
+        default=sys.executable,
+        help="the Python whose torch is looked at",
+    )
     return made
 
 

@@ -63,10 +63,16 @@ def _looked_at(evidence: Evidence) -> tuple[str, ...]:
     said = []
     system, driver, torch = evidence.system, evidence.driver, evidence.torch
     if system.os or system.kernel:
-        where = f"in {evidence.container.engine or 'a container'}, " if evidence.container.inside else ""
+        where = (
+            f"in {evidence.container.engine or 'a container'}, "
+            if evidence.container.inside
+            else ""
+        )
         said.append(f"system: {where}{system.os or 'unknown'}, kernel {system.kernel or 'unknown'}")
     if driver.module or driver.absent:
-        said.append(f"kernel driver: {driver.module or 'none (/proc/driver/nvidia/version is missing)'}")
+        said.append(
+            f"kernel driver: {driver.module or 'none (/proc/driver/nvidia/version is missing)'}"
+        )
     smi = evidence.smi.get("here")
     if smi:
         said.append(f"nvidia-smi: {smi.failure or f'driver {smi.driver}, {len(smi.gpus)} GPU(s)'}")
@@ -83,7 +89,10 @@ def _looked_at(evidence: Evidence) -> tuple[str, ...]:
         said.append(f"libcuda.so.1: {found}{init}")
     if torch.version or torch.cuda is not None:
         cuda_version = {None: "unknown", "": "none"}.get(torch.cuda, torch.cuda)
-        said.append(f"torch: {torch.version or 'unknown'}, CUDA {cuda_version}, available: {torch.available}")
+        said.append(
+            f"torch: {torch.version or 'unknown'}, CUDA {cuda_version}, available: "
+            f"{torch.available}"
+        )
     return tuple(said)
 
 
@@ -91,9 +100,13 @@ def _ruled_out(evidence: Evidence) -> tuple[str, ...]:
     out = []
     if facts.smi(evidence).works:
         out.append("no driver, or one that is not loaded: nvidia-smi reaches it")
-    if facts.gpu_nodes(evidence) and all(n.opened in ("", "ok") for n in facts.gpu_nodes(evidence).values()):
+    if facts.gpu_nodes(evidence) and all(
+        n.opened in ("", "ok") for n in facts.gpu_nodes(evidence).values()
+    ):
         opened = any(n.opened == "ok" for n in facts.gpu_nodes(evidence).values())
-        out.append("missing device nodes" + (" or permissions: they open" if opened else ": they exist"))
+        out.append(
+            "missing device nodes" + (" or permissions: they open" if opened else ": they exist")
+        )
     if evidence.libcuda.found and not re.search("stubs|compat", evidence.libcuda.path):
         out.append(f"a missing, stub or compat libcuda: it is {evidence.libcuda.path or 'found'}")
     if evidence.libcuda.init == 0:
@@ -113,7 +126,9 @@ def _collect(evidence: Evidence) -> tuple[str, ...]:
     if "here" not in evidence.smi:
         wanted.append("nvidia-smi; nvidia-smi -L    # on the host too, if this is a container")
     if evidence.libcuda.init is None:
-        wanted.append("python -m torchlock.doctor --save evidence.json    # on the machine that fails")
+        wanted.append(
+            "python -m torchlock.doctor --save evidence.json    # on the machine that fails"
+        )
     if not evidence.torch.version:
         wanted.append("python -m torch.utils.collect_env")
     if evidence.nodes is None:
@@ -123,10 +138,18 @@ def _collect(evidence: Evidence) -> tuple[str, ...]:
     if evidence.pci is None and not evidence.container.inside:
         wanted.append("lspci -nnk -d 10de:; lsmod | grep -iE 'nvidia|nouveau|nova'")
     if re.search("nccl|gloo|c10d|distributed", evidence.error, re.I):
-        wanted.append("the same run with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL, from every rank")
+        wanted.append(
+            "the same run with NCCL_DEBUG=INFO TORCH_DISTRIBUTED_DEBUG=DETAIL, from every rank"
+        )
     elif re.search(r"\.so|symbol|cud|cublas", evidence.error, re.I) and not evidence.libraries:
-        wanted.append("LD_DEBUG=libs python -c 'import torch' 2>&1 | grep -E 'find library|trying' ; pip check")
+        wanted.append(
+            "LD_DEBUG=libs python -c 'import torch' 2>&1 | grep -E 'find library"
+            "|trying' ; pip check"
+        )
     elif parse.version(facts.torch_release(evidence)) and not wanted:
         wanted.append("CUDA_LAUNCH_BLOCKING=1 <the failing command>, with its whole output")
-        wanted.append("strace -f -e trace=openat,ioctl python -c 'import torch; torch.cuda.init()' 2>&1 | grep -E 'nvidia|libcuda|= -1'")
+        wanted.append(
+            "strace -f -e trace=openat,ioctl python -c 'import torch; "
+            "torch.cuda.init()' 2>&1 | grep -E 'nvidia|libcuda|= -1'"
+        )
     return tuple(wanted)

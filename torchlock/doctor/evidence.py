@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar, Union
+from typing import TypeVar, Union
 
 SCHEMA = "torchlock-doctor-1"
 
@@ -212,12 +212,12 @@ class Evidence:
 T = TypeVar("T")
 
 
-def from_json(value: Any) -> Evidence:
+def from_json(value: object) -> Evidence:
     """An `Evidence` from parsed JSON; what has the wrong type counts as not looked at."""
     return _decode(Evidence, value)
 
 
-def _decode(kind: type[T], value: Any) -> T:
+def _decode(kind: type[T], value: object) -> T:
     if not isinstance(value, dict):
         return kind()
     hints = typing.get_type_hints(kind)
@@ -233,23 +233,21 @@ def _decode(kind: type[T], value: Any) -> T:
 _BAD = object()
 
 
-def _value(hint: Any, value: Any) -> Any:
+def _value(hint: object, value: object) -> object:
     """`value` as the type `hint`, or `_BAD`."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (Union, types.UnionType):
-        if value is None:
-            return None if type(None) in args else _BAD
-        return next((_value(arg, value) for arg in args if arg is not type(None)), _BAD)
-    if origin is tuple:
-        if not isinstance(value, list):
-            return _BAD
-        return tuple(v for v in (_value(args[0], item) for item in value) if v is not _BAD)
-    if origin is not None:  # the Mappings
-        if not isinstance(value, dict):
-            return _BAD
-        items = ((str(key), _value(args[1], item)) for key, item in value.items())
-        return {key: item for key, item in items if item is not _BAD}
-    if dataclasses.is_dataclass(hint):
-        return _decode(hint, value) if isinstance(value, dict) else _BAD
-    exact = isinstance(value, hint) and (hint is bool) == isinstance(value, bool)
-    return value if exact else _BAD
+        decoded = None if value is None else _value(args[0], value)
+    elif origin is tuple and isinstance(value, list):
+        items = (_value(args[0], item) for item in value)
+        decoded = tuple(item for item in items if item is not _BAD)
+    elif origin is Mapping and isinstance(value, dict):
+        pairs = ((str(key), _value(args[1], item)) for key, item in value.items())
+        decoded = {key: item for key, item in pairs if item is not _BAD}
+    elif isinstance(hint, type) and dataclasses.is_dataclass(hint) and isinstance(value, dict):
+        decoded = _decode(hint, value)
+    elif isinstance(hint, type) and isinstance(value, hint):
+        decoded = value if (hint is bool) == isinstance(value, bool) else _BAD
+    else:
+        decoded = _BAD
+    return decoded

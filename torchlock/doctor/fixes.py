@@ -57,7 +57,9 @@ def on_host(evidence: Evidence) -> str:
 def driver(evidence: Evidence, branch: str) -> str:
     """How to install or upgrade the NVIDIA driver to a branch (`570`)."""
     if evidence.system.wsl:
-        return f"On Windows: install the NVIDIA Windows driver {branch} or newer, then wsl --shutdown"
+        return (
+            f"On Windows: install the NVIDIA Windows driver {branch} or newer, then wsl --shutdown"
+        )
     where = on_host(evidence)
     kind = "" if evidence.container.inside else family(evidence)
     command = {
@@ -127,7 +129,10 @@ def start_with_gpus(evidence: Evidence) -> tuple[str, ...]:
             "and, unless nvidia is the default runtime: runtimeClassName: nvidia",
         )
     if engine == "lxc":
-        return ("lxc config device add <container> gpu gpu; lxc config set <container> nvidia.runtime=true",)
+        return (
+            "lxc config device add <container> gpu gpu; lxc config set <container> "
+            "nvidia.runtime=true",
+        )
     if engine == "enroot":
         return ("NVIDIA_VISIBLE_DEVICES=all enroot start ...    # hook 98-nvidia.sh enabled",)
     tool = "nerdctl" if engine == "containerd" else "docker"

@@ -26,6 +26,8 @@ from torchlock.doctor.evidence import (
     Libcuda,
     Library,
     Line,
+    Node,
+    PciDevice,
     Smi,
     System,
     Torch,
@@ -78,7 +80,7 @@ def read(value: Mapping[str, Any]) -> Evidence:
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if isinstance(value, str):
         return value[:_TEXT_LIMIT]
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
@@ -89,11 +91,11 @@ def _text(value: Any) -> str:
         return ""
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _mapping(value: object) -> Mapping[str, Any]:
     return {str(k): v for k, v in value.items()} if isinstance(value, dict) else {}
 
 
-def _integer(value: Any) -> int | None:
+def _integer(value: object) -> int | None:
     if isinstance(value, bool):
         return None
     if isinstance(value, str) and re.fullmatch(r"\s*-?\d{1,9}\s*", value):
@@ -106,7 +108,10 @@ _PLACES = (
     (NODE, r"^\W*(k8s |on )?(the )?node\b(?! -)|^\W*kubelet\b"),
     (ROOT, r"^\W*sudo\s|\(as root\)|^\W*root\b"),
     ("windows", r"powershell|\.exe\b|^\W*windows\b"),
-    ("container", r"\b(docker|podman|nerdctl|apptainer|singularity|kubectl|srun)\b.*\b(run|exec)\b"),
+    (
+        "container",
+        r"\b(docker|podman|nerdctl|apptainer|singularity|kubectl|srun)\b.*\b(run|exec)\b",
+    ),
 )
 
 
@@ -155,7 +160,7 @@ def _texts(
             yield from ((k, t, HERE, None) for k, t in _flat(str(key), given, 0))
 
 
-def _flat(name: str, value: Any, depth: int) -> Iterator[tuple[str, str]]:
+def _flat(name: str, value: object, depth: int) -> Iterator[tuple[str, str]]:
     if isinstance(value, dict) and depth < _NESTING_LIMIT:
         for key, item in value.items():
             yield from _flat(f"{name}: {key}", item, depth + 1)
@@ -172,7 +177,7 @@ def _scalars(value: list[Any]) -> bool:
     return not any(isinstance(item, (dict, list)) for item in value)
 
 
-def _env(given: Any, context: Mapping[str, Any]) -> dict[str, str | None]:
+def _env(given: object, context: Mapping[str, Any]) -> dict[str, str | None]:
     env: dict[str, str | None] = {}
     for source in (_mapping(context.get("env_marker")), _mapping(given)):
         for name, item in source.items():
@@ -353,8 +358,8 @@ def _gpus(runs: Mapping[str, Smi]) -> tuple[Gpu, ...]:
     return ()
 
 
-def _pci(outputs: tuple[_Output, ...]) -> tuple[parse.PciDevice, ...] | None:
-    found: tuple[parse.PciDevice, ...] | None = None
+def _pci(outputs: tuple[_Output, ...]) -> tuple[PciDevice, ...] | None:
+    found: tuple[PciDevice, ...] | None = None
     for output in outputs:
         command, _, filtered = output.command.partition("|")
         if not re.match(r"(\W*host:? )?(sudo )?lspci\b", command) or "not found" in output.text:
@@ -362,18 +367,20 @@ def _pci(outputs: tuple[_Output, ...]) -> tuple[parse.PciDevice, ...] | None:
         devices = parse.lspci(output.text)
         # an empty answer speaks of all NVIDIA devices only if the question did
         asked = not filtered or re.search(r"nvidia|10de|vga|3d|display", filtered, re.I)
-        if devices or asked and not re.search(r"\s-s\s", command):
+        if devices or (asked and not re.search(r"\s-s\s", command)):
             found = (found or ()) + devices
     return found
 
 
-def _nodes(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> Any:
+def _nodes(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> dict[str, Node] | None:
     listed: dict[str, str] = {}
     looked = isinstance(value.get("dev"), dict)
     for path, line in _mapping(value.get("dev")).items():
         listed[path] = _text(line if line is not None else "")
     for output in outputs:
-        if output.place == HERE and re.match(r"(ls|stat)\b.*(/dev/nvidia|/dev/dxg)", output.command):
+        if output.place == HERE and re.match(
+            r"(ls|stat)\b.*(/dev/nvidia|/dev/dxg)", output.command
+        ):
             looked = True
             listed = parse.ls_nodes(output.text) | listed
     nodes = {path: made for path, line in listed.items() if (made := parse.node(line))}
@@ -390,7 +397,7 @@ def _nodes(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> Any:
         if path in nodes:
             nodes[path] = replace(nodes[path], opened=name)
         elif name not in ("ENOENT", ""):
-            nodes[path] = parse.Node(opened=name)
+            nodes[path] = Node(opened=name)
             looked = True
     return nodes if looked else None
 
@@ -429,7 +436,7 @@ def _libcuda(value: Mapping[str, Any], error: str) -> Libcuda:
     return Libcuda(found=found, path=path, error=error_text, init=init, version=version)
 
 
-def _dlopen(value: Any) -> dict[str, str]:
+def _dlopen(value: object) -> dict[str, str]:
     """Libraries that did not load -> why."""
     failed = {}
     for name, given in _mapping(value).items():
@@ -474,7 +481,7 @@ def _torch(given: Mapping[str, Any], outputs: tuple[_Output, ...]) -> Torch:
     )
 
 
-def _packages(given: Any, outputs: tuple[_Output, ...]) -> dict[str, str]:
+def _packages(given: object, outputs: tuple[_Output, ...]) -> dict[str, str]:
     found: dict[str, str] = {}
     for output in outputs:
         if output.place == HERE:

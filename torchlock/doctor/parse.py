@@ -208,7 +208,7 @@ def packages(command: str, text: str) -> dict[str, str]:
     """Installed packages from pip list, pip freeze, pip show, conda list or collect_env."""
     found: dict[str, str] = {}
     if re.search(r"\b(pip3?|uv pip)\s+show\b", command):
-        asked = command.split()[-1]
+        asked = command.rsplit(maxsplit=1)[-1]
         version = re.search(r"^Version:\s*(\S+)", text, re.M)
         name = re.search(r"^Name:\s*(\S+)", text, re.M)
         if version:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from torchlock.doctor.evidence import Evidence, from_json
 
@@ -21,8 +20,17 @@ _SERIAL = re.compile(r"(serial(?: number)?\s*[:=]\s*)([\w-]{4,})", re.I)
 _HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
 _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b")
-_HOST_VARIABLES = ("HOSTNAME", "SLURMD_NODENAME", "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST",
-                   "SLURM_SUBMIT_HOST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_TOPOLOGY_ADDR", "MASTER_ADDR")  # fmt: skip
+_HOST_VARIABLES = (
+    "HOSTNAME",
+    "MASTER_ADDR",
+    "SLURMD_NODENAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_STEP_NODELIST",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_TOPOLOGY_ADDR",
+)
 _USER_VARIABLES = ("USER", "LOGNAME", "SLURM_JOB_USER", "SUDO_USER")
 _COMMON = {"root", "video", "render", "users", "localhost", "nobody", "nvidia", "ubuntu", "none"}
 _UNCHANGED_PLACES = ("packages", "system")
@@ -43,29 +51,40 @@ def redact(evidence: Evidence, hosts: Iterable[str] = (), users: Iterable[str] =
     """`evidence` with personal details replaced; `hosts` and `users` are names known to be here."""
     hosts = {*hosts, *(evidence.set_env(name) for name in _HOST_VARIABLES)}
     users = {*users, *(evidence.set_env(name) for name in _USER_VARIABLES)}
-    clean = _cleaner(
-        _specific(hosts), _specific(users), frozenset(evidence.packages.values())
-    )
+    clean = _cleaner(_specific(hosts), _specific(users), frozenset(evidence.packages.values()))
     value = json.loads(evidence.to_json())
-    return from_json({k: v if k in _UNCHANGED_PLACES else _walk(v, clean) for k, v in value.items()})
+    return from_json(
+        {k: v if k in _UNCHANGED_PLACES else _walk(v, clean) for k, v in value.items()}
+    )
 
 
 def _specific(names: Iterable[str]) -> list[str]:
     """Names that can be searched for without hitting ordinary words, the longest first."""
-    kept = {name for name in names if len(name) > 2 and name.lower() not in _COMMON and not name[:1].isdigit()}
+    kept = {
+        name
+        for name in names
+        if len(name) > 2 and name.lower() not in _COMMON and not name[:1].isdigit()
+    }
     kept |= {name.partition(".")[0] for name in kept if len(name.partition(".")[0]) > 2}
     return sorted(kept - _COMMON, key=len, reverse=True)
 
 
 def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Callable[[str], str]:
     host, user = _Names(lambda n: f"host-{n}"), _Names(lambda n: f"user-{n}")
-    address, mac = _Names(lambda n: f"192.0.2.{n % 256}"), _Names(lambda n: f"02:00:00:00:00:{n % 256:02x}")
+    address, mac = (
+        _Names(lambda n: f"192.0.2.{n % 256}"),
+        _Names(lambda n: f"02:00:00:00:00:{n % 256:02x}"),
+    )
     uuid = _Names(lambda n: f"{n:08x}-0000-0000-0000-000000000000")
     serial = _Names(lambda n: f"serial-{n}")
 
     def ipv4(match: re.Match[str]) -> str:
         found = match[1]
-        kept = found in versions or found.startswith(("127.", "0.", "192.0.2.")) or max(map(int, found.split("."))) > 255
+        kept = (
+            found in versions
+            or found.startswith(("127.", "0.", "192.0.2."))
+            or max(map(int, found.split("."))) > 255
+        )
         return found if kept else address(found)
 
     def clean(text: str) -> str:
@@ -86,7 +105,7 @@ def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Ca
     return clean
 
 
-def _walk(value: Any, clean: Callable[[str], str]) -> Any:
+def _walk(value: object, clean: Callable[[str], str]) -> object:
     if isinstance(value, str):
         return clean(value)
     if isinstance(value, list):

@@ -19,7 +19,9 @@ def to_text(diagnosis: Diagnosis) -> str:
     if diagnosis.status == HEALTHY:
         lines = ["CUDA works here: no fault found.", *_block("looked at", diagnosis.looked_at)]
     elif diagnosis.status == UNDETERMINED:
-        what = "Nothing that is known fits the evidence" if diagnosis.looked_at else "Nothing to judge"
+        what = (
+            "Nothing that is known fits the evidence" if diagnosis.looked_at else "Nothing to judge"
+        )
         lines = [
             f"{what}, so no cause is named.",
             *_block("looked at", diagnosis.looked_at),

@@ -33,14 +33,16 @@ _CHIPS = (
 )  # fmt: skip
 _NAMES = (
     (r"RTX (PRO )?\d{4} Blackwell|RTX PRO 6000|RTX 50\d0", (12, 0)), (r"DGX Spark|GB10\b", (12, 1)),
-    (r"\b(GB|B)300\b", (10, 3)), (r"\b(GB|B)[12]00\b", (10, 0)), (r"\bG?H(100|200|20|800)\b", (9, 0)),
+    (r"\b(GB|B)300\b", (10, 3)), (r"\b(GB|B)[12]00\b", (10, 0)),
+    (r"\bG?H(100|200|20|800)\b", (9, 0)),
     (r"\bGH200", (9, 0)), (r"RTX 40\d0|RTX \d000 Ada|\bL(4|40S?|20|2)\b", (8, 9)),
     (r"\bA(100|30|800)\b", (8, 0)), (r"RTX 30[5-9]0|RTX A\d+|\bA(10G?|16|2|40)\b", (8, 6)),
     (r"RTX 20[5-8]0|GTX 16\d0|\bT4\b|\bT4G|TITAN RTX|Quadro RTX|\bT(1000|600|400)\b", (7, 5)),
     (r"\bV100|TITAN V\b|GV100", (7, 0)), (r"\bP100", (6, 0)),
     (r"GTX 10[1-8]0|GT 1030|TITAN X[Pp ].*Pascal|TITAN Xp|\bP(4|40|6)\b|Quadro P\d+|\bMX[123]\d0",
      (6, 1)),
-    (r"GTX 9[5-9]0|GTX TITAN X|\bM(4|40|60|6)\b|Quadro M\d+", (5, 2)), (r"GTX 7[45]0|840M|940M", (5, 0)),
+    (r"GTX 9[5-9]0|GTX TITAN X|\bM(4|40|60|6)\b|Quadro M\d+", (5, 2)),
+    (r"GTX 7[45]0|840M|940M", (5, 0)),
     (r"\bK(80|40|20)[cmx]?\b|GTX 7[678]0|GT 7[0123]0|Quadro K\d+", (3, 7)),
 )  # fmt: skip
 _DATA_CENTRE = (
@@ -86,7 +88,7 @@ WHEEL_OF = {
     "libnvshmem_host": "nvidia-nvshmem",
 }  # fmt: skip
 
-# GPU code in the published builds, where torch does not say it itself: (from release, tag) -> archs.
+# GPU code in the published builds: (release, tag) -> architectures.
 WHEEL_ARCHS = {
     ("2.7", "cu118"): (50, 60, 70, 75, 80, 86, 90),
     ("2.7", "cu126"): (50, 60, 70, 75, 80, 86, 90),

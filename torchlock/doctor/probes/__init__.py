@@ -51,7 +51,7 @@ def gather(machine: Machine) -> Evidence:
     found = run_all(FIRST, machine, seconds=40)
     evidence = loose.read(found)
     verdict = judge(evidence)
-    if verdict.status == HEALTHY or verdict.findings[:1] and verdict.findings[0].code == _NO_GPU:
+    if verdict.status == HEALTHY or (verdict.findings[:1] and verdict.findings[0].code == _NO_GPU):
         return evidence
     return loose.read(merge(found, run_all(DEEPER, machine, seconds=120)))
 
@@ -64,7 +64,9 @@ def run_all(probes: tuple[Probe, ...], machine: Machine, seconds: float) -> dict
         try:
             results[probe.__name__] = probe(machine)
         except Exception as error:  # a probe meets whatever is broken on the machine
-            results[probe.__name__] = {"probes": {probe.__name__: f"{type(error).__name__}: {error}"}}
+            results[probe.__name__] = {
+                "probes": {probe.__name__: f"{type(error).__name__}: {error}"}
+            }
 
     # daemons: a thread that hangs in a broken driver must not keep this process alive
     threads = [threading.Thread(target=run, args=(probe,), daemon=True) for probe in probes]
@@ -85,5 +87,7 @@ def merge(one: Mapping[str, Any], two: Mapping[str, Any]) -> dict[str, Any]:
     merged = dict(one)
     for key, value in two.items():
         old = merged.get(key)
-        merged[key] = {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        merged[key] = (
+            {**old, **value} if isinstance(old, dict) and isinstance(value, dict) else value
+        )
     return merged

@@ -19,7 +19,8 @@ try:
 except OSError as error:
     said["dlopen"]["libcuda.so.1"]["error"] = str(error)
 else:
-    maps = [line.split(None, 5)[-1].strip() for line in open("/proc/self/maps") if "libcuda.so" in line]
+    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
+    maps = [path for path in mapped if "libcuda.so" in path]
     said["dlopen"]["libcuda.so.1"] = {"ok": True, "path": maps[0] if maps else ""}
     print(json.dumps(said), flush=True)
     try:
@@ -37,8 +38,8 @@ _NATIVE = """
 import ctypes, importlib.metadata, importlib.util, json, os, re, sys
 said = {"torch": {}, "pip": {}, "cmd": {}}
 emit = lambda: print(json.dumps(said), flush=True)
-wanted = re.compile(r"^(torch|nvidia-|triton|pytorch|numpy|ctranslate2|onnxruntime|tensorflow|jax|cupy|"
-                    r"flash.attn|xformers|bitsandbytes|deepspeed|setuptools|ninja)", re.I)
+wanted = re.compile(r"^(torch|nvidia-|triton|pytorch|numpy|ctranslate2|onnxruntime|tensorflow|jax|"
+                    r"cupy|flash.attn|xformers|bitsandbytes|deepspeed|setuptools|ninja)", re.I)
 for dist in importlib.metadata.distributions():
     name = dist.metadata["Name"] or ""
     if wanted.match(name):
@@ -51,12 +52,13 @@ for dist in importlib.metadata.distributions():
                     try:
                         have = importlib.metadata.version(pin[1])
                     except importlib.metadata.PackageNotFoundError:
-                        lines.append(f"torch {dist.version} requires {pin[1]}, which is not installed.")
+                        lines.append(f"torch {dist.version} requires {pin[1]}, "
+                                     "which is not installed.")
                         continue
                     if have != pin[2]:
                         lines.append(f"torch {dist.version} has requirement {pin[1]}=={pin[2]}, "
                                      f"but you have {pin[1]} {have}.")
-            said["cmd"]["pip check (torch only)"] = "\\n".join(lines) or "No broken requirements found."
+            said["cmd"]["pip check (torch only)"] = "\\n".join(lines) or "No broken requirements."
 try:
     spec = importlib.util.find_spec("torch")
 except (ImportError, ValueError):
@@ -85,7 +87,8 @@ if not cuda or not cuda[1]:
 try:
     ctypes.CDLL(os.path.join(where, "lib", "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
     ctypes.CDLL(os.path.join(where, "lib", "libtorch_python.so"))
-    runtime = next(line.split(None, 5)[-1].strip() for line in open("/proc/self/maps") if "libcudart" in line)
+    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
+    runtime = next(path for path in mapped if "libcudart" in path)
     count = ctypes.c_int()
     code = ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count))
     said["torch"]["is_available"] = code == 0 and count.value > 0
@@ -108,12 +111,14 @@ try:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         import torch
-        said["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda, "file": torch.__file__}
+        said["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda}
+        said["torch"]["file"] = torch.__file__
         said["torch"]["is_available"] = torch.cuda.is_available()
         said["torch"]["device_count"] = torch.cuda.device_count()
-        said["torch"]["arch_list"] = " ".join(torch.cuda.get_arch_list()) if torch.cuda.is_available() else ""
-    if caught:
-        said["torch"]["warning"] = "\\n".join(str(w.message) for w in caught if "UDA" in str(w.message))
+        said["torch"]["arch_list"] = " ".join(torch.cuda.get_arch_list())
+    warned = [str(w.message) for w in caught if "UDA" in str(w.message)]
+    if warned:
+        said["torch"]["warning"] = "\\n".join(warned)
     if not said["torch"]["is_available"]:
         try:
             torch.cuda.init()
@@ -125,7 +130,9 @@ print(json.dumps(said), flush=True)
 """
 
 
-def _child(machine: Machine, name: str, program: str, seconds: float, *options: str) -> dict[str, Any]:
+def _child(
+    machine: Machine, name: str, program: str, seconds: float, *options: str
+) -> dict[str, Any]:
     """What a child said last; how it ended where it did not end well."""
     run = machine.run([machine.python, *options, "-c", program], seconds=seconds)
     said: dict[str, Any] = {}
@@ -139,7 +146,10 @@ def _child(machine: Machine, name: str, program: str, seconds: float, *options: 
         how = "no answer (killed)" if run.rc == TIMED_OUT else f"status {run.rc}"
         if run.rc < 0:
             how = "Illegal instruction" if run.rc == -4 else f"killed by signal {-run.rc}"
-        said.setdefault("cmd", {})[f"child: {name}"] = {"rc": run.rc, "out": f"{name}: {how}\n{run.out[-2000:]}"}
+        said.setdefault("cmd", {})[f"child: {name}"] = {
+            "rc": run.rc,
+            "out": f"{name}: {how}\n{run.out[-2000:]}",
+        }
     return said
 
 

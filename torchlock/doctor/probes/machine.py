@@ -30,7 +30,7 @@ class Machine:
     """Where files, programs and variables are looked up.
 
     `root` stands in front of /proc, /sys, /dev and /etc; `environ` holds PATH, in which programs
-    are searched; `python` is the interpreter whose torch is looked at; `opener` opens a device node.
+    are searched; `python` is the interpreter whose torch is looked at; `opener` opens a node.
     """
 
     root: Path = Path("/")
@@ -62,7 +62,12 @@ class Machine:
         return shutil.which(program, path=self.environ.get("PATH", "")) is not None
 
     def run(
-        self, argv: Sequence[str], *, seconds: float = 10, stdin: str = "", extra: Mapping[str, str] | None = None
+        self,
+        argv: Sequence[str],
+        *,
+        seconds: float = 10,
+        stdin: str = "",
+        extra: Mapping[str, str] | None = None,
     ) -> Run:
         """Runs a program; rc 127 where it is not on PATH, 124 where it had to be killed."""
         program = shutil.which(argv[0], path=self.environ.get("PATH", ""))

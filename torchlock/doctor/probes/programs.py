@@ -8,7 +8,11 @@ from typing import Any
 from torchlock.doctor.probes.machine import NOT_FOUND, Machine, Run
 
 _QUERY = "--query-gpu=index,name,uuid,compute_cap,mig.mode.current,compute_mode"
-_LOG = re.compile(r"NVRM|nvidia|Xid|nouveau|nova|PM: (suspend|hibernation)|signature|lockdown|oom-kill|BAR \d|avc:", re.I)
+_LOG = re.compile(
+    r"NVRM|nvidia|Xid|nouveau|nova|PM: (suspend|hibernation)|signature|lockdown"
+    r"|oom-kill|BAR \d|avc:",
+    re.I,
+)
 _LOG_LINES = 200
 
 
@@ -39,7 +43,9 @@ def smi_wsl(machine: Machine) -> dict[str, Any]:
     return {"cmd": {path: _said(machine.run([str(machine.path(path))], seconds=15))}}
 
 
-def _each(machine: Machine, commands: tuple[tuple[str, ...], ...], seconds: float = 10) -> dict[str, Any]:
+def _each(
+    machine: Machine, commands: tuple[tuple[str, ...], ...], seconds: float = 10
+) -> dict[str, Any]:
     """The outputs of those commands that exist."""
     found = {}
     for argv in commands:
@@ -91,14 +97,28 @@ def gpu_state(machine: Machine) -> dict[str, Any]:
 def packages(machine: Machine) -> dict[str, Any]:
     """Driver packages of the distribution, and the loader's cache."""
     found = {}
-    dpkg = machine.run(["dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package} ${Version}\\n"], seconds=10)
+    dpkg = machine.run(
+        ["dpkg-query", "-W", "-f", "${db:Status-Abbrev} ${Package} ${Version}\\n"], seconds=10
+    )
     rpm = machine.run(["rpm", "-qa"], seconds=10) if dpkg.rc else Run(NOT_FOUND, "")
     for name, run in (("dpkg -l | grep nvidia", dpkg), ("rpm -qa | grep nvidia", rpm)):
-        lines = [x for x in run.out.splitlines() if run.rc == 0 and re.search("nvidia|libcuda|cuda-(compat|drivers)", x)]
+        lines = [
+            x
+            for x in run.out.splitlines()
+            if run.rc == 0 and re.search("nvidia|libcuda|cuda-(compat|drivers)", x)
+        ]
         if lines:
             found[name] = "\n".join(lines)
-    cache = machine.run(["ldconfig", "-p"], seconds=10, extra={"PATH": machine.environ.get("PATH", "") + ":/sbin:/usr/sbin"})
-    lines = [x.strip() for x in cache.out.splitlines() if re.search(r"lib(cuda|nvidia-ml|cud|nccl|cublas|nvJit)", x)]
+    cache = machine.run(
+        ["ldconfig", "-p"],
+        seconds=10,
+        extra={"PATH": machine.environ.get("PATH", "") + ":/sbin:/usr/sbin"},
+    )
+    lines = [
+        x.strip()
+        for x in cache.out.splitlines()
+        if re.search(r"lib(cuda|nvidia-ml|cud|nccl|cublas|nvJit)", x)
+    ]
     if cache.rc == 0:
         found["ldconfig -p | grep -E 'cuda|nvidia'"] = "\n".join(lines)
     return {"cmd": found}
@@ -110,7 +130,9 @@ def engine(machine: Machine) -> dict[str, Any]:
     job = machine.environ.get("SLURM_JOB_ID", "")
     if job.isdecimal():
         run = machine.run(["scontrol", "show", "job", job], seconds=10)
-        lines = [x.strip() for x in run.out.splitlines() if run.rc == 0 and re.search(r"TRES|Gres", x)]
+        lines = [
+            x.strip() for x in run.out.splitlines() if run.rc == 0 and re.search(r"TRES|Gres", x)
+        ]
         if lines:
             found["cmd"][f"scontrol show job {job} | grep TRES"] = "\n".join(lines)
     return found

@@ -29,10 +29,23 @@ _FILES = (
     "/etc/docker/daemon.json",
 )
 _PREFIXES = (
-    "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "SLURM", "TORCH", "PYTORCH_", "TRITON_", "LD_", "PYTHON", "CONDA_PREFIX",
-    "VIRTUAL_ENV", "APPTAINER_", "SINGULARITY_", "KUBERNETES_SERVICE_HOST", "MASTER_", "OMP_", "PIP_", "UV_", "GLIBC_",
+    "CUDA_", "NVIDIA_", "NCCL_", "GLOO_", "SLURM", "TORCH", "PYTORCH_", "TRITON_", "LD_", "PYTHON",
+    "CONDA_PREFIX", "VIRTUAL_ENV", "APPTAINER_", "SINGULARITY_", "KUBERNETES_SERVICE_HOST",
+    "MASTER_", "OMP_", "PIP_", "UV_", "GLIBC_",
 )  # fmt: skip
-_NAMES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "CC", "CXX", "TMPDIR", "container", "CUDA_HOME", "HOSTNAME", "USER", "LOGNAME")
+_NAMES = (
+    "RANK",
+    "WORLD_SIZE",
+    "LOCAL_RANK",
+    "CC",
+    "CXX",
+    "TMPDIR",
+    "container",
+    "CUDA_HOME",
+    "HOSTNAME",
+    "USER",
+    "LOGNAME",
+)
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|JWT|CREDENTIAL", re.I)
 _DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 
@@ -54,7 +67,9 @@ def files(machine: Machine) -> dict[str, Any]:
     mounts = machine.text("/proc/self/mountinfo")
     if mounts is not None:
         lines = mounts.splitlines()
-        found["mountinfo: nvidia"] = "\n".join(x for x in lines if re.search("nvidia|libcuda|/dev/shm|noexec.* /tmp", x))
+        found["mountinfo: nvidia"] = "\n".join(
+            x for x in lines if re.search("nvidia|libcuda|/dev/shm|noexec.* /tmp", x)
+        )
     for directory in ("/etc/cdi", "/var/run/cdi"):
         names = machine.names(directory)
         if names is not None:
@@ -90,7 +105,10 @@ def pci(machine: Machine) -> dict[str, Any]:
             gone = machine.path(f"{base}/{slot}/config").read_bytes()[:4] == b"\xff\xff\xff\xff"
         except OSError:
             gone = False
-        lines.append(f"{slot} Display controller [{kind[2:6]}]: NVIDIA Corporation Device [10de:{device[2:]}]" + (" (rev ff)" if gone else ""))
+        lines.append(
+            f"{slot} Display controller [{kind[2:6]}]: NVIDIA Corporation Device "
+            f"[10de:{device[2:]}]" + (" (rev ff)" if gone else "")
+        )
         try:
             driver = machine.path(f"{base}/{slot}/driver").readlink().name
         except OSError:
@@ -104,7 +122,11 @@ def nodes(machine: Machine) -> dict[str, Any]:
     names = machine.names("/dev")
     if names is None:
         return {}
-    paths = [f"/dev/{name}" for name in names if re.fullmatch(r"nvidia(\d+|ctl|-uvm(-tools)?|-modeset)|dxg", name)]
+    paths = [
+        f"/dev/{name}"
+        for name in names
+        if re.fullmatch(r"nvidia(\d+|ctl|-uvm(-tools)?|-modeset)|dxg", name)
+    ]
     paths += [f"/dev/nvidia-caps/{name}" for name in machine.names("/dev/nvidia-caps") or ()]
     listed, opened = {}, {}
     for path in paths:
@@ -152,7 +174,11 @@ def context(machine: Machine) -> dict[str, Any]:
         "uid": os.geteuid(),
         "groups": sorted({_group(gid) for gid in os.getgroups()}),
         "container": _container(machine),
-        "files_present": [p for p in ("/.dockerenv", "/run/.containerenv", "/.singularity.d") if machine.path(p).exists()],
+        "files_present": [
+            p
+            for p in ("/.dockerenv", "/run/.containerenv", "/.singularity.d")
+            if machine.path(p).exists()
+        ],
     }
     libs = machine.names("/.singularity.d/libs")
     extra = {"ls /.singularity.d/libs": "\n".join(libs)} if libs is not None else {}
@@ -162,19 +188,16 @@ def context(machine: Machine) -> dict[str, Any]:
 def _container(machine: Machine) -> str | None:
     environ = machine.environ
     cgroup = (machine.text("/proc/1/cgroup") or "") + (machine.text("/proc/self/cgroup") or "")
-    if "APPTAINER_CONTAINER" in environ or "SINGULARITY_CONTAINER" in environ:
-        return "apptainer"
-    if "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup:
-        return "kubernetes"
-    if environ.get("container") == "podman" or machine.path("/run/.containerenv").exists():
-        return "podman"
-    if environ.get("container") == "lxc" or "/lxc" in cgroup:
-        return "lxc"
-    if machine.path("/.dockerenv").exists() or "docker" in cgroup:
-        return "docker"
-    if "containerd" in cgroup:
-        return "containerd"
-    return None
+    marks = (
+        ("apptainer", "APPTAINER_CONTAINER" in environ or "SINGULARITY_CONTAINER" in environ),
+        ("kubernetes", "KUBERNETES_SERVICE_HOST" in environ or "kubepods" in cgroup),
+        ("podman", environ.get("container") == "podman"),
+        ("podman", machine.path("/run/.containerenv").exists()),
+        ("lxc", environ.get("container") == "lxc" or "/lxc" in cgroup),
+        ("docker", machine.path("/.dockerenv").exists() or "docker" in cgroup),
+        ("containerd", "containerd" in cgroup),
+    )
+    return next((engine for engine, holds in marks if holds), None)
 
 
 def environment(machine: Machine) -> dict[str, Any]:
@@ -190,13 +213,18 @@ def environment(machine: Machine) -> dict[str, Any]:
 
 def limits(machine: Machine) -> dict[str, Any]:
     """Resource limits, /dev/shm and the network interfaces."""
-    names = (("-n", resource.RLIMIT_NOFILE), ("-l", resource.RLIMIT_MEMLOCK), ("-u", resource.RLIMIT_NPROC), ("-v", resource.RLIMIT_AS))
+    names = (
+        ("-n", resource.RLIMIT_NOFILE),
+        ("-l", resource.RLIMIT_MEMLOCK),
+        ("-u", resource.RLIMIT_NPROC),
+        ("-v", resource.RLIMIT_AS),
+    )
     found = {}
     for option, which in names:
         soft = resource.getrlimit(which)[0]
         found[f"ulimit {option}"] = "unlimited" if soft == resource.RLIM_INFINITY else str(soft)
     try:
-        shm = os.statvfs(machine.path("/dev/shm"))
+        shm = os.statvfs(machine.path("/dev/shm"))  # noqa: S108 - only looked at
         size, free = shm.f_blocks * shm.f_frsize, shm.f_bavail * shm.f_frsize
         used = 100 - 100 * free // size if size else 0
         found["df -h /dev/shm"] = f"tmpfs {size // 2**20}M {used}% /dev/shm"
@@ -206,5 +234,7 @@ def limits(machine: Machine) -> dict[str, Any]:
     if interfaces is not None:
         found["ls /sys/class/net"] = "\n".join(interfaces)
     tools = ("cc", "c++", "gcc", "g++", "nvcc", "ninja", "ptxas")
-    found["toolchain on PATH"] = ", ".join(f"{tool} {'yes' if machine.has(tool) else 'no'}" for tool in tools)
+    found["toolchain on PATH"] = ", ".join(
+        f"{tool} {'yes' if machine.has(tool) else 'no'}" for tool in tools
+    )
     return {"cmd": found}

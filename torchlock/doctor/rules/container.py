@@ -36,25 +36,34 @@ def _nothing_injected(evidence: Evidence) -> bool:
     "no-gpus-flag",
     KIND,
     cause="The container was started without asking for GPUs, so the toolkit injected nothing.",
-    shows="Inside a container: no /dev/nvidia*, no libcuda.so.1, no nvidia mounts; the host's module "
+    shows="Inside a container: no /dev/nvidia*, no libcuda.so.1, no nvidia mounts; the "
+    "host's module "
     "is visible in /proc/driver/nvidia/version, or nothing is known of it.",
     fix=fixes.start_with_gpus,
     apart=(
         "nvidia-visible-devices-none: GPUs were asked for and NVIDIA_VISIBLE_DEVICES hides them",
         "compute-capability-not-requested: nodes are there, only libcuda is not",
-        "host-without-driver: /proc/driver/nvidia/version is missing, the host has no driver loaded",
+        "host-without-driver: /proc/driver/nvidia/version is missing, the host has "
+        "no driver loaded",
         "runtimeclass-missing, no-gpu-in-pod: the same in Kubernetes",
         "apptainer-without-nv: the same in Apptainer, where the nodes are always there",
     ),
-    follows=("nvidia-visible-devices-none", "driver-installed-in-container", "host-without-driver", "wsl2"),
+    follows=(
+        "nvidia-visible-devices-none",
+        "driver-installed-in-container",
+        "host-without-driver",
+        "wsl2",
+    ),
 )
 def no_gpus(evidence: Evidence) -> Match | None:
     """A container with nothing of NVIDIA's in it."""
     if not _inside(evidence) or not _nothing_injected(evidence) or evidence.system.wsl:
         return None
     lines = facts.driver_lines(evidence) + evidence.grep(r"not found|cannot open|Found no NVIDIA")
-    lines += tuple(f"{x.source}: (empty)" for x in evidence.lines if "mount" in x.source and not x.text)
-    return Match(lines + ("/dev: no nvidia nodes",), CERTAIN if evidence.driver.module else LIKELY)
+    lines += tuple(
+        f"{x.source}: (empty)" for x in evidence.lines if "mount" in x.source and not x.text
+    )
+    return Match((*lines, "/dev: no nvidia nodes"), CERTAIN if evidence.driver.module else LIKELY)
 
 
 @rule(
@@ -100,7 +109,9 @@ def visible_none(evidence: Evidence) -> Match | None:
         return None
     if not _inside(evidence) or facts.gpu_nodes(evidence) or facts.driver_works(evidence):
         return None
-    lines = evidence.grep("", source="^env: NVIDIA_VISIBLE_DEVICES$") + evidence.grep("Found no NVIDIA")
+    lines = evidence.grep("", source="^env: NVIDIA_VISIBLE_DEVICES$") + evidence.grep(
+        "Found no NVIDIA"
+    )
     return Match(lines, values={"value": value or "(empty)"})
 
 
@@ -109,7 +120,8 @@ def visible_none(evidence: Evidence) -> Match | None:
     KIND,
     cause="The container got the devices and the utility libraries but not libcuda: the driver "
     "capability `compute` was not requested.",
-    shows="Nodes and nvidia-smi work, libcuda.so.1 is missing; NVIDIA_DRIVER_CAPABILITIES lacks compute, "
+    shows="Nodes and nvidia-smi work, libcuda.so.1 is missing; "
+    "NVIDIA_DRIVER_CAPABILITIES lacks compute, "
     "or the compose/device request lists `gpu` only.",
     fix=(
         "docker run --gpus all -e NVIDIA_DRIVER_CAPABILITIES=compute,utility ...    "
@@ -124,7 +136,9 @@ def no_compute(evidence: Evidence) -> Match | None:
         return None
     asked = evidence.set_env("NVIDIA_DRIVER_CAPABILITIES")
     lacks = bool(asked) and not re.search(r"\b(compute|all)\b", asked)
-    utility = facts.smi(evidence).works or bool(evidence.grep(r"libnvidia-ml\.so", source="ls|ldconfig|find|mount"))
+    utility = facts.smi(evidence).works or bool(
+        evidence.grep(r"libnvidia-ml\.so", source="ls|ldconfig|find|mount")
+    )
     if evidence.container.engine == "apptainer" or not (lacks or utility):
         return None
     if evidence.nodes is not None and not facts.gpu_nodes(evidence) and not utility:
@@ -137,7 +151,8 @@ def no_compute(evidence: Evidence) -> Match | None:
 @rule(
     "devices-without-libraries",
     KIND,
-    cause="The device nodes were passed into the container by hand; the driver's libraries were not.",
+    cause="The device nodes were passed into the container by hand; the driver's "
+    "libraries were not.",
     shows="/dev/nvidia* exist in the container, libcuda.so.1 and nvidia-smi do not.",
     fix=fixes.start_with_gpus,
     apart=(
@@ -148,11 +163,19 @@ def no_compute(evidence: Evidence) -> Match | None:
 )
 def bare_devices(evidence: Evidence) -> Match | None:
     """--device alone."""
-    if not _inside(evidence) or not facts.gpu_nodes(evidence) or evidence.libcuda.found is not False:
+    if (
+        not _inside(evidence)
+        or not facts.gpu_nodes(evidence)
+        or evidence.libcuda.found is not False
+    ):
         return None
     if facts.smi(evidence).works or evidence.system.wsl or _libcuda_on_disk(evidence):
         return None
-    return Match(evidence.grep(r"/dev/nvidia|libcuda|not found", source="dlopen|smi|mount|args") + tuple(facts.gpu_nodes(evidence)), LIKELY)
+    return Match(
+        evidence.grep(r"/dev/nvidia|libcuda|not found", source="dlopen|smi|mount|args")
+        + tuple(facts.gpu_nodes(evidence)),
+        LIKELY,
+    )
 
 
 def _libcuda_on_disk(evidence: Evidence) -> tuple[str, ...]:
@@ -164,9 +187,11 @@ def _libcuda_on_disk(evidence: Evidence) -> tuple[str, ...]:
     "libcuda-outside-loader-path",
     KIND,
     cause="libcuda.so.1 is on the disk, in a directory the loader does not search.",
-    shows="ls or find shows libcuda.so.1 while loading it fails with `cannot open shared object file`.",
+    shows="ls or find shows libcuda.so.1 while loading it fails with `cannot open shared "
+    "object file`.",
     fix=(
-        "sudo ldconfig    # in the container: run ldconfig as root, or rebuild its /etc/ld.so.cache",
+        "sudo ldconfig    # in the container: run ldconfig as root, or rebuild its "
+        "/etc/ld.so.cache",
         "or export LD_LIBRARY_PATH=<directory of libcuda.so.1>    # NixOS: /run/opengl-driver/lib; "
         "WSL2: /usr/lib/wsl/lib; GKE: /usr/local/nvidia/lib64",
     ),
@@ -177,7 +202,9 @@ def outside_path(evidence: Evidence) -> Match | None:
     """A libcuda the loader does not find."""
     if evidence.libcuda.found is not False or "too short" in evidence.libcuda.error:
         return None
-    shown = tuple(x for x in _libcuda_on_disk(evidence) if not re.search(r"No such file|cannot access", x))
+    shown = tuple(
+        x for x in _libcuda_on_disk(evidence) if not re.search(r"No such file|cannot access", x)
+    )
     return Match(shown + evidence.grep("libcuda", source="dlopen"), LIKELY) if shown else None
 
 
@@ -185,7 +212,8 @@ empty_libcuda = message_rule(
     "libcuda-empty-file",
     KIND,
     r"lib(cuda|nvidia-ml)\.so\S*:? file too short",
-    cause="The image contains an empty libcuda or libnvidia-ml, left behind when a GPU container was committed.",
+    cause="The image contains an empty libcuda or libnvidia-ml, left behind when a GPU "
+    "container was committed.",
     fix=(
         "find / -xdev -name 'lib*nvidia*' -size 0 -o -xdev -name 'libcuda*' -size 0    # list them",
         "remove them from the image (find ... -delete, ldconfig) or rebuild it from its Dockerfile",
@@ -197,10 +225,13 @@ empty_libcuda = message_rule(
 @rule(
     "driver-in-image",
     KIND,
-    cause="The image contains NVIDIA driver libraries of its own, which clash with those of the host.",
-    shows="`file creation failed ... libnvidia-ml.so.1: file exists`, or a driver/library mismatch only in the container.",
+    cause="The image contains NVIDIA driver libraries of its own, which clash with those "
+    "of the host.",
+    shows="`file creation failed ... libnvidia-ml.so.1: file exists`, or a "
+    "driver/library mismatch only in the container.",
     fix=(
-        "rebuild the image without them: apt-get purge 'libnvidia-*' 'nvidia-driver-*' 'nvidia-utils-*'; "
+        "rebuild the image without them: apt-get purge 'libnvidia-*' "
+        "'nvidia-driver-*' 'nvidia-utils-*'; "
         "rm -f /usr/lib/x86_64-linux-gnu/lib{cuda,nvidia-ml}.so*",
         "in a Dockerfile, install cuda-toolkit, never cuda or cuda-drivers",
     ),
@@ -221,9 +252,11 @@ def in_image(evidence: Evidence) -> Match | None:
 @rule(
     "toolkit-not-configured",
     KIND,
-    cause="The container engine does not know the NVIDIA toolkit: it is not installed, or the daemon "
+    cause="The container engine does not know the NVIDIA toolkit: it is not installed, "
+    "or the daemon "
     "was not configured for it and restarted.",
-    shows="`could not select device driver \"\" with capabilities: [[gpu]]`, `unknown or invalid runtime "
+    shows='`could not select device driver "" with capabilities: [[gpu]]`, `unknown or '
+    "invalid runtime "
     "name: nvidia`, `nvidia-container-runtime: no such file`.",
     fix=lambda evidence: (
         fixes.install(evidence, "nvidia-container-toolkit", "nvidia-container-toolkit"),
@@ -231,14 +264,19 @@ def in_image(evidence: Evidence) -> Match | None:
         fixes.restart_engine(evidence),
         "docker run --rm --gpus all ubuntu nvidia-smi",
     ),
-    apart=("no-gpus-flag: the container starts, without GPUs", "container-desktop-vm: the engine is not this host's"),
+    apart=(
+        "no-gpus-flag: the container starts, without GPUs",
+        "container-desktop-vm: the engine is not this host's",
+    ),
     follows=("container-desktop-vm",),
 )
 def no_toolkit(evidence: Evidence) -> Match | None:
     """An engine without the toolkit."""
     lines = evidence.grep(
-        r"could not select device driver|unknown or invalid runtime name:? ?\"?nvidia|unknown runtime.*nvidia"
-        r"|nvidia-container-(runtime|runtime-hook|cli|toolkit)\S*(:|\"|') (.*)?(no such file|executable file not found|not found)"
+        r"could not select device driver|unknown or invalid runtime name:? "
+        r"?\"?nvidia|unknown runtime.*nvidia"
+        r"|nvidia-container-(runtime|runtime-hook|cli|toolkit)\S*(:|\"|') (.*)?(no "
+        r"such file|executable file not found|not found)"
         r"|no runtime for \"nvidia\" is configured|runtime \"nvidia\" not found"
     )
     return Match(lines) if lines and not evidence.grep("RunPodSandbox|kubelet") else None
@@ -249,12 +287,15 @@ def no_toolkit(evidence: Evidence) -> Match | None:
     KIND,
     cause="The engine runs where the host's NVIDIA driver does not exist (Docker Desktop's virtual "
     "machine, or a snap or flatpak sandbox).",
-    shows="The GPU request fails while the host's nvidia-smi works; docker context is desktop-linux, "
+    shows="The GPU request fails while the host's nvidia-smi works; docker context is "
+    "desktop-linux, "
     "`Operating System: Docker Desktop`, or docker is the snap.",
     fix=lambda evidence: (
         "docker context use default    # the native docker-ce engine; install it if there is none",
         "sudo snap remove docker    # if docker is the snap; or remove Docker Desktop",
-        fixes.install(evidence, "docker-ce nvidia-container-toolkit", "docker-ce nvidia-container-toolkit"),
+        fixes.install(
+            evidence, "docker-ce nvidia-container-toolkit", "docker-ce nvidia-container-toolkit"
+        ),
         "sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker",
     ),
     apart=("toolkit-not-configured: a native engine that does not know the toolkit",),
@@ -275,21 +316,30 @@ def desktop(evidence: Evidence) -> Match | None:
 @rule(
     "driver-libraries-not-on-host",
     KIND,
-    cause="The toolkit cannot load the driver's libnvidia-ml.so.1 on the host: the driver is not installed "
+    cause="The toolkit cannot load the driver's libnvidia-ml.so.1 on the host: the "
+    "driver is not installed "
     "there, or lies where the toolkit does not look.",
-    shows="`load library failed: libnvidia-ml.so.1` from nvidia-container-cli with a native engine.",
+    shows="`load library failed: libnvidia-ml.so.1` from nvidia-container-cli with a "
+    "native engine.",
     fix=(
-        "On the host: nvidia-smi; ldconfig -p | grep nvidia-ml    # install the driver if both fail",
+        "On the host: nvidia-smi; ldconfig -p | grep nvidia-ml    # install the "
+        "driver if both fail",
         "On the host: sudo ldconfig",
         "NixOS: hardware.nvidia-container-toolkit.enable = true; elsewhere set root/ldcache in "
         "/etc/nvidia-container-runtime/config.toml",
     ),
-    apart=("container-desktop-vm: the engine is not the host's", "host-driver-not-loaded: libraries load, the module is not there"),
+    apart=(
+        "container-desktop-vm: the engine is not the host's",
+        "host-driver-not-loaded: libraries load, the module is not there",
+    ),
     follows=("container-desktop-vm", "wsl2"),
 )
 def no_host_libraries(evidence: Evidence) -> Match | None:
     """nvidia-container-cli without libnvidia-ml."""
-    lines = evidence.grep(r"nvidia-container-cli.*load library failed|load library failed: libnvidia-ml|ldcache error: open failed")
+    lines = evidence.grep(
+        r"nvidia-container-cli.*load library failed|load library failed: "
+        r"libnvidia-ml|ldcache error: open failed"
+    )
     return Match(lines, LIKELY) if lines else None
 
 
@@ -310,10 +360,17 @@ def no_host_libraries(evidence: Evidence) -> Match | None:
 )
 def rootless(evidence: Evidence) -> Match | None:
     """Device rules refused to an unprivileged engine."""
-    lines = evidence.grep(r"bpf_prog_query\(BPF_CGROUP_DEVICE\)|failed to add device rules|cgroup subsystem devices not found|device cgroup.*(not permitted|denied)")
+    lines = evidence.grep(
+        r"bpf_prog_query\(BPF_CGROUP_DEVICE\)|failed to add device rules|cgroup "
+        r"subsystem devices not found|device cgroup.*(not permitted|denied)"
+    )
     if not lines:
         return None
-    who = "a rootless engine" if evidence.container.rootless else "an engine without that privilege (rootless, nested or old)"
+    who = (
+        "a rootless engine"
+        if evidence.container.rootless
+        else "an engine without that privilege (rootless, nested or old)"
+    )
     return Match(
         lines + evidence.grep(r"rootless|no-cgroups"),
         CERTAIN if evidence.container.rootless else LIKELY,
@@ -329,14 +386,16 @@ def _not_permitted(evidence: Evidence) -> tuple[str, ...]:
 @rule(
     "no-cgroups-on-rootful",
     KIND,
-    cause="no-cgroups = true keeps the toolkit from allowing the GPU devices in the container's cgroup; "
+    cause="no-cgroups = true keeps the toolkit from allowing the GPU devices in the "
+    "container's cgroup; "
     "it is for rootless engines only.",
     shows="Inside a container from its first second: NVML Unknown Error, open() = EPERM; "
     "`no-cgroups = true` in the toolkit's configuration of a rootful engine.",
     fix=lambda evidence: (
         "sudo nvidia-ctk config --set nvidia-container-cli.no-cgroups=false --in-place",
         fixes.restart_engine(evidence) + "; " + fixes.recreate(evidence),
-        "or pass the nodes too: --device /dev/nvidia0 --device /dev/nvidiactl --device /dev/nvidia-uvm",
+        "or pass the nodes too: --device /dev/nvidia0 --device /dev/nvidiactl "
+        "--device /dev/nvidia-uvm",
     ),
     apart=("cgroup-lost: it worked at first and stopped after hours or a daemon-reload",),
 )
@@ -357,7 +416,8 @@ def no_cgroups(evidence: Evidence) -> Match | None:
     "open() of the nodes = EPERM, host fine.",
     fix=lambda evidence: (
         fixes.recreate(evidence) + "    # at once",
-        'to prevent it: {"exec-opts": ["native.cgroupdriver=cgroupfs"]} in /etc/docker/daemon.json, or',
+        'to prevent it: {"exec-opts": ["native.cgroupdriver=cgroupfs"]} in '
+        "/etc/docker/daemon.json, or",
         "use CDI (toolkit >= 1.14: docker run --device nvidia.com/gpu=all), or name every node: "
         "--device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0",
         "udev: sudo nvidia-ctk system create-dev-char-symlinks --create-all",
@@ -375,8 +435,10 @@ def cgroup_lost(evidence: Evidence) -> Match | None:
     if not evidence.container.inside or not refused:
         return None
     before = evidence.grep(
-        r"daemon-reload|worked (before|at first|for|until)|after (\d+|some|a few) (hours?|days?)|Reloading\.|"
-        r"unattended|was working|used to work|systemd\[1\]: Reload|up \d+ (hours|days|weeks)|\d+ (hours|days)|then (stopped|fails)"
+        r"daemon-reload|worked (before|at first|for|until)|after (\d+|some|a few) "
+        r"(hours?|days?)|Reloading\.|"
+        r"unattended|was working|used to work|systemd\[1\]: Reload|up \d+ (hours"
+        r"|days|weeks)|\d+ (hours|days)|then (stopped|fails)"
         r"|NVML: Unknown Error.*(later|hours)|docker update|libpam|apt upgrade"
     )
     return Match(refused + before, CERTAIN if before else LIKELY)
@@ -386,20 +448,29 @@ def cgroup_lost(evidence: Evidence) -> Match | None:
     "selinux-denied",
     KIND,
     cause="SELinux forbids the container the GPU devices.",
-    shows="`avc: denied` on nvidia devices (xserver_misc_device_t), or SELinux enforcing with a GPU "
+    shows="`avc: denied` on nvidia devices (xserver_misc_device_t), or SELinux enforcing "
+    "with a GPU "
     "container that gets permission errors.",
     fix=(
         "sudo setsebool -P container_use_devices on",
-        "or podman/docker run --security-opt label=disable ...    # or label=type:nvidia_container_t",
+        "or podman/docker run --security-opt label=disable ...    # or "
+        "label=type:nvidia_container_t",
     ),
-    apart=("cgroup-lost: the device cgroup refuses (EPERM), no avc line", "device-node-permissions: mode or group"),
+    apart=(
+        "cgroup-lost: the device cgroup refuses (EPERM), no avc line",
+        "device-node-permissions: mode or group",
+    ),
 )
 def selinux(evidence: Evidence) -> Match | None:
     """An AVC denial for the GPU's nodes."""
     avc = evidence.grep(r"avc:\s+denied.*(nvidia|xserver_misc_device|nvidiactl|dri)")
     enforcing = evidence.grep(r"^\s*Enforcing\s*$|SELinux status:\s*enabled|selinux.*enforcing")
     refused = facts.opened_with(evidence, "EACCES") + evidence.grep("Insufficient Permissions")
-    wide = all("rw" in node.mode[7:10] for node in facts.gpu_nodes(evidence).values() if len(node.mode) == 10)
+    wide = all(
+        "rw" in node.mode[7:10]
+        for node in facts.gpu_nodes(evidence).values()
+        if len(node.mode) == 10
+    )
     if avc:
         return Match(avc + enforcing)
     if enforcing and refused and wide and evidence.container.engine:
@@ -410,10 +481,13 @@ def selinux(evidence: Evidence) -> Match | None:
 @rule(
     "lxc-device-rules",
     KIND,
-    cause="The LXC container's device cgroup does not allow the NVIDIA nodes (or they are not mounted in).",
-    shows="In LXC/Incus/Proxmox: open() of the nodes = EPERM or no nodes; cgroup2.devices.allow missing.",
+    cause="The LXC container's device cgroup does not allow the NVIDIA nodes (or they "
+    "are not mounted in).",
+    shows="In LXC/Incus/Proxmox: open() of the nodes = EPERM or no nodes; "
+    "cgroup2.devices.allow missing.",
     fix=(
-        "in the container's configuration: lxc.cgroup2.devices.allow: c 195:* rwm and the same for the "
+        "in the container's configuration: lxc.cgroup2.devices.allow: c 195:* rwm "
+        "and the same for the "
         "major numbers of nvidia-uvm and nvidia-caps (ls -l /dev/nvidia*)",
         "lxc.mount.entry: /dev/nvidia0 dev/nvidia0 none bind,optional,create=file    "
         "# also nvidiactl, nvidia-uvm, nvidia-uvm-tools",
@@ -428,7 +502,10 @@ def lxc(evidence: Evidence) -> Match | None:
         return None
     refused = _not_permitted(evidence)
     if refused or facts.no_nodes(evidence):
-        return Match(refused + evidence.grep("cgroup2?.devices") or ("/dev: no nvidia nodes",), CERTAIN if refused else LIKELY)
+        return Match(
+            refused + evidence.grep("cgroup2?.devices") or ("/dev: no nvidia nodes",),
+            CERTAIN if refused else LIKELY,
+        )
     return None
 
 
@@ -436,10 +513,12 @@ def lxc(evidence: Evidence) -> Match | None:
     "seccomp-blocks-driver",
     KIND,
     cause="The container's seccomp profile blocks a system call that the driver needs.",
-    shows="cuInit 304 (`OS call failed`) in a container with a seccomp filter, while nodes, libraries "
+    shows="cuInit 304 (`OS call failed`) in a container with a seccomp filter, while "
+    "nodes, libraries "
     "and nvidia-smi are fine and the host works.",
     fix=lambda evidence: (
-        f"{evidence.container.engine or 'docker'} run --security-opt seccomp=unconfined ...    # to prove it",
+        f"{evidence.container.engine or 'docker'} run --security-opt "
+        f"seccomp=unconfined ...    # to prove it",
         "then upgrade the engine and libseccomp on the host, or widen the profile; "
         "Kubernetes: securityContext.seccompProfile",
     ),
@@ -453,7 +532,9 @@ def seccomp(evidence: Evidence) -> Match | None:
     lines = evidence.grep(r"Error 304\b|OS call failed|CUDA_ERROR_OPERATING_SYSTEM")
     if not lines and evidence.libcuda.init != 304:
         return None
-    filtered = evidence.grep(r"Seccomp:\s*2\b|seccomp") + evidence.grep("default|runtimedefault", source="seccomp")
+    filtered = evidence.grep(r"Seccomp:\s*2\b|seccomp") + evidence.grep(
+        "default|runtimedefault", source="seccomp"
+    )
     if facts.opened_with(evidence, "EPERM") or evidence.grep(r"Seccomp:\s*0\b"):
         return None
     if filtered and evidence.container.inside:
@@ -464,7 +545,8 @@ def seccomp(evidence: Evidence) -> Match | None:
 @rule(
     "os-call-failed",
     KIND,
-    cause="A system call that the driver makes is refused (cuInit 304): a missing or forbidden node, "
+    cause="A system call that the driver makes is refused (cuInit 304): a missing or "
+    "forbidden node, "
     "a sandbox (seccomp, AppArmor, systemd), or too little locked memory or address space.",
     shows="cuInit 304 without a seccomp filter in evidence.",
     fix=(
@@ -472,7 +554,14 @@ def seccomp(evidence: Evidence) -> Match | None:
         "grep -E 'nvidia|EPERM|EACCES|ENOMEM' | tail",
         "sudo nvidia-modprobe -u -c=0; ulimit -v; grep Seccomp: /proc/self/status",
     ),
-    follows=("seccomp-blocks-driver", "permissions", KIND, "slurm", "host-limits", "uvm-module-not-loaded"),
+    follows=(
+        "seccomp-blocks-driver",
+        "permissions",
+        KIND,
+        "slurm",
+        "host-limits",
+        "uvm-module-not-loaded",
+    ),
 )
 def os_call(evidence: Evidence) -> Match | None:
     """304 without a known reason."""
@@ -483,11 +572,14 @@ def os_call(evidence: Evidence) -> Match | None:
 @rule(
     "uvm-node-missing",
     KIND,
-    cause="The container has the GPU's nodes but not /dev/nvidia-uvm, without which CUDA cannot start.",
-    shows="Inside a container: /dev/nvidia0 and nvidiactl exist, /dev/nvidia-uvm does not; nvidia-smi works, "
+    cause="The container has the GPU's nodes but not /dev/nvidia-uvm, without which CUDA "
+    "cannot start.",
+    shows="Inside a container: /dev/nvidia0 and nvidiactl exist, /dev/nvidia-uvm does "
+    "not; nvidia-smi works, "
     "cuInit fails (999).",
     fix=lambda evidence: (
-        "On the host: sudo nvidia-modprobe -u -c=0    # loads nvidia_uvm and makes /dev/nvidia-uvm; "
+        "On the host: sudo nvidia-modprobe -u -c=0    # loads nvidia_uvm and makes "
+        "/dev/nvidia-uvm; "
         "at boot: nvidia-persistenced",
         "then: " + fixes.recreate(evidence),
         "or name the node yourself: --device /dev/nvidia-uvm --device /dev/nvidia-uvm-tools; "
@@ -503,25 +595,33 @@ def no_uvm(evidence: Evidence) -> Match | None:
     """No nvidia-uvm in a container with GPU nodes."""
     if not evidence.container.inside or not facts.gpu_nodes(evidence) or evidence.system.wsl:
         return None
-    if "/dev/nvidia-uvm" in (evidence.nodes or {}) or facts.driver_works(evidence) and evidence.libcuda.init == 0:
+    if "/dev/nvidia-uvm" in (evidence.nodes or {}) or (
+        facts.driver_works(evidence) and evidence.libcuda.init == 0
+    ):
         return None
     if evidence.libcuda.found is False or evidence.torch.available is True:
         return None
     return Match(
-        tuple(sorted(evidence.nodes or {})) + evidence.grep(r"uvm|999|unknown error") + ("/dev/nvidia-uvm: absent",)
+        tuple(sorted(evidence.nodes or {}))
+        + evidence.grep(r"uvm|999|unknown error")
+        + ("/dev/nvidia-uvm: absent",)
     )
 
 
 @rule(
     "cdi-unresolved",
     KIND,
-    cause="The CDI device name cannot be resolved: there is no CDI specification for the GPUs, or the engine "
+    cause="The CDI device name cannot be resolved: there is no CDI specification for the "
+    "GPUs, or the engine "
     "does not read it.",
     shows="`unresolvable CDI devices nvidia.com/gpu=...`, `CDI device injection failed`.",
     fix=lambda evidence: (
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml && nvidia-ctk cdi list",
         *(
-            ('docker: {"features": {"cdi": true}} in /etc/docker/daemon.json; ' + fixes.restart_engine(evidence),)
+            (
+                'docker: {"features": {"cdi": true}} in /etc/docker/daemon.json; '
+                + fixes.restart_engine(evidence),
+            )
             if evidence.container.engine != "podman"
             else ()
         ),
@@ -530,7 +630,9 @@ def no_uvm(evidence: Evidence) -> Match | None:
 )
 def cdi(evidence: Evidence) -> Match | None:
     """No CDI specification."""
-    lines = evidence.grep(r"unresolvable CDI device|CDI device injection failed|CDI devices? not found|unknown CDI")
+    lines = evidence.grep(
+        r"unresolvable CDI device|CDI device injection failed|CDI devices? not found|unknown CDI"
+    )
     stale = evidence.grep(r"no such file|failed to stat CDI")
     return Match(lines) if lines and not (stale and "unresolvable" not in "".join(lines)) else None
 
@@ -538,12 +640,15 @@ def cdi(evidence: Evidence) -> Match | None:
 @rule(
     "cdi-stale",
     KIND,
-    cause="The CDI specification names files of a former driver version; it was not regenerated after the upgrade.",
-    shows="The container fails to start: a driver library or node of another version `no such file or directory`, "
+    cause="The CDI specification names files of a former driver version; it was not "
+    "regenerated after the upgrade.",
+    shows="The container fails to start: a driver library or node of another version `no "
+    "such file or directory`, "
     "with CDI or /etc/cdi in use.",
     fix=(
         "sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml",
-        "toolkit >= 1.18 does it by itself: sudo systemctl enable --now nvidia-cdi-refresh.path nvidia-cdi-refresh.service",
+        "toolkit >= 1.18 does it by itself: sudo systemctl enable --now "
+        "nvidia-cdi-refresh.path nvidia-cdi-refresh.service",
     ),
     apart=("cdi-unresolved: there is no specification at all",),
     follows=("cdi-unresolved",),
@@ -551,10 +656,15 @@ def cdi(evidence: Evidence) -> Match | None:
 def cdi_stale(evidence: Evidence) -> Match | None:
     """A specification of a former driver."""
     lines = evidence.grep(
-        r"failed to stat CDI host device|(mounting|statfs|lstat|stat|bind).*lib\w*(cuda|nvidia)[^\s:]*\.so\.\d{3}\.\S*.*no such file"
+        r"failed to stat CDI host device|(mounting|statfs|lstat|stat"
+        r"|bind).*lib\w*(cuda|nvidia)[^\s:]*\.so\.\d{3}\.\S*.*no such file"
         r"|/dev/nvidia\S+.*no such (file|device).*cdi|cdi.*(no such file|stale|out of date)"
     )
-    return Match(lines + evidence.grep(r"\d{3}\.\d+", source="cdi") + facts.driver_lines(evidence)) if lines else None
+    return (
+        Match(lines + evidence.grep(r"\d{3}\.\d+", source="cdi") + facts.driver_lines(evidence))
+        if lines
+        else None
+    )
 
 
 cgroup_mode = message_rule(
@@ -563,7 +673,8 @@ cgroup_mode = message_rule(
     r"invoking the NVIDIA Container Runtime Hook directly.*not supported",
     cause="`--gpus` calls the legacy hook, which the toolkit refuses in CDI mode.",
     fix=lambda evidence: (
-        "docker run --device nvidia.com/gpu=all ...    # or --runtime=nvidia -e NVIDIA_VISIBLE_DEVICES=all",
+        "docker run --device nvidia.com/gpu=all ...    # or --runtime=nvidia -e "
+        "NVIDIA_VISIBLE_DEVICES=all",
         "or: sudo nvidia-ctk config --set nvidia-container-runtime.mode=auto --in-place; "
         + fixes.restart_engine(evidence),
     ),
@@ -572,7 +683,8 @@ cgroup_mode = message_rule(
 toolkit_rpc = message_rule(
     "toolkit-cannot-detect-driver",
     KIND,
-    r"nvidia-container-cli: (detection error|initialization error: driver rpc error|device error: unknown device id)[^\n]*",
+    r"nvidia-container-cli: (detection error|initialization error: driver rpc error"
+    r"|device error: unknown device id)[^\n]*",
     cause="The container toolkit could not read the driver or the requested device on the host.",
     fix=(
         "On the host: nvidia-smi -L; sudo nvidia-container-cli -k -d /dev/stderr info",
@@ -587,8 +699,10 @@ toolkit_rpc = message_rule(
 @rule(
     "apptainer-without-nv",
     KIND,
-    cause="The Apptainer/Singularity container was started without --nv, so the driver's libraries were not bound in.",
-    shows="In Apptainer: device nodes are there (/dev is shared), /.singularity.d/libs is empty, libcuda.so.1 missing.",
+    cause="The Apptainer/Singularity container was started without --nv, so the driver's "
+    "libraries were not bound in.",
+    shows="In Apptainer: device nodes are there (/dev is shared), /.singularity.d/libs "
+    "is empty, libcuda.so.1 missing.",
     fix=(
         "apptainer exec --nv image.sif <command>    # the option comes before the image; "
         "or export APPTAINER_NV=1",
@@ -607,23 +721,28 @@ def no_nv(evidence: Evidence) -> Match | None:
     if evidence.libcuda.found is not False or facts.smi(evidence).works or _nv_given(evidence):
         return None
     lines = evidence.grep(r"APPTAINER|SINGULARITY|\.sif", source="env|cmd|context|exec")
-    lines += evidence.grep("", source=r"\.singularity\.d/libs") + evidence.grep("libcuda|not found", source="dlopen|smi")
+    lines += evidence.grep("", source=r"\.singularity\.d/libs") + evidence.grep(
+        "libcuda|not found", source="dlopen|smi"
+    )
     return Match(lines, CERTAIN if facts.gpu_nodes(evidence) or evidence.nodes is None else LIKELY)
 
 
 def _nv_given(evidence: Evidence) -> tuple[str, ...]:
-    return evidence.grep(r"(apptainer|singularity)\s.*--nv\b|^1$|^true$", source="NV$|exec|run|script|args|cmd|cmdline") + evidence.grep(
-        r"Could not find any nv files|nvliblist"
-    )
+    return evidence.grep(
+        r"(apptainer|singularity)\s.*--nv\b|^1$|^true$",
+        source="NV$|exec|run|script|args|cmd|cmdline",
+    ) + evidence.grep(r"Could not find any nv files|nvliblist")
 
 
 @rule(
     "apptainer-nv-incomplete",
     KIND,
     cause="Apptainer was started with --nv and found no NVIDIA libraries on the host to bind.",
-    shows="`Could not find any nv files on this host`, or --nv given and /.singularity.d/libs empty.",
+    shows="`Could not find any nv files on this host`, or --nv given and "
+    "/.singularity.d/libs empty.",
     fix=(
-        "on the host (the compute node): nvidia-smi; ldconfig -p | grep libcuda; run the job on a node with GPUs",
+        "on the host (the compute node): nvidia-smi; ldconfig -p | grep libcuda; "
+        "run the job on a node with GPUs",
         "ldconfig must be on root's path for apptainer; or use --nvccli",
     ),
     apart=("apptainer-without-nv: the option was not given",),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchlock.doctor import fixes
 from torchlock.doctor.evidence import Evidence
 from torchlock.doctor.findings import CERTAIN, LIKELY, POSSIBLE, Match, Rule, rule
@@ -34,11 +36,16 @@ def confidential(evidence: Evidence) -> Match | None:
     """CC on, ready state off."""
     if evidence.torch.available is True:
         return None
-    on = evidence.grep(r"(CC (status|mode|state|feature)|Confidential Compute (feature|mode|status|state))\W*(is )?[: ]\s*(ON\b|enabled|devtools)")
-    unready = evidence.grep(r"not[- ]ready", source="conf-compute|grs|journal|dmesg|cc|nvidia-smi") + evidence.grep(
-        r"Ready State\w*\W+not"
+    on = evidence.grep(
+        r"(CC (status|mode|state|feature)|Confidential Compute (feature|mode|status"
+        r"|state))\W*(is )?[: ]\s*(ON\b|enabled|devtools)"
     )
-    if on and (unready or _not_ready(evidence)) or unready and evidence.grep("conf(idential)?[- ]comput"):
+    unready = evidence.grep(
+        r"not[- ]ready", source="conf-compute|grs|journal|dmesg|cc|nvidia-smi"
+    ) + evidence.grep(r"Ready State\w*\W+not")
+    if (on and (unready or _not_ready(evidence))) or (
+        unready and evidence.grep("conf(idential)?[- ]comput")
+    ):
         lines = on + unready + evidence.grep(_NOT_READY)
         return Match(lines, CERTAIN if unready else LIKELY)
     return None
@@ -55,7 +62,8 @@ def _fabric_lines(evidence: Evidence) -> tuple[str, ...]:
     KIND,
     cause="The fabric manager (<manager>) and the driver (<driver>) are of different versions; "
     "they must be the same to the last digit.",
-    shows="`fabric manager NVIDIA GPU driver interface version ... don't match`, or differing package versions.",
+    shows="`fabric manager NVIDIA GPU driver interface version ... don't match`, or "
+    "differing package versions.",
     fix=lambda evidence: (
         fixes.on_host(evidence)
         + fixes.install(
@@ -66,7 +74,9 @@ def _fabric_lines(evidence: Evidence) -> tuple[str, ...]:
         "sudo apt-mark hold nvidia-fabricmanager-<branch>    # upgrade it with the driver only",
         "sudo systemctl restart nvidia-fabricmanager && nvidia-smi -q -i 0 | grep -A2 Fabric",
     ),
-    apart=("fabricmanager-not-running: installed in the right version and stopped, or not installed",),
+    apart=(
+        "fabricmanager-not-running: installed in the right version and stopped, or not installed",
+    ),
 )
 def version(evidence: Evidence) -> Match | None:
     """Fabric manager and driver of different versions."""
@@ -74,10 +84,15 @@ def version(evidence: Evidence) -> Match | None:
         r"fabric ?manager.*(interface )?version.*(do(n't| not) match|mismatch|differ|conflict)"
         r"|version mismatch.*fabric ?manager|driver interface version.*(match|differ)"
     )
-    packaged = evidence.first(r"(?:fabric-?manager\S*|nv-fabricmanager|Fabric Manager version is:?)\D{0,30}?\s*=?v?(\d{3}\.\d+\.\d+)")
+    packaged = evidence.first(
+        r"(?:fabric-?manager\S*|nv-fabricmanager|Fabric Manager version "
+        r"is:?)\D{0,30}?\s*=?v?(\d{3}\.\d+\.\d+)"
+    )
     driver = facts.driver_version(evidence)
     differ = bool(packaged and driver and packaged[1] != driver)
-    if not said and not (differ and (_not_ready(evidence) or evidence.grep(r"failed|inactive|In Progress"))):
+    if not said and not (
+        differ and (_not_ready(evidence) or evidence.grep(r"failed|inactive|In Progress"))
+    ):
         return None
     values = {
         "manager": packaged[1] if packaged else "see nv-fabricmanager --version",
@@ -91,8 +106,10 @@ def version(evidence: Evidence) -> Match | None:
 @rule(
     "fabricmanager-not-running",
     KIND,
-    cause="This machine joins its GPUs by NVSwitch, and the fabric manager that sets it up is not running.",
-    shows="cuInit 802 / `system not yet initialized` on an HGX/DGX machine; nvidia-fabricmanager inactive, "
+    cause="This machine joins its GPUs by NVSwitch, and the fabric manager that sets it "
+    "up is not running.",
+    shows="cuInit 802 / `system not yet initialized` on an HGX/DGX machine; "
+    "nvidia-fabricmanager inactive, "
     "failed or not installed; fabric state not Completed.",
     fix=lambda evidence: (
         fixes.on_host(evidence) + "sudo systemctl enable --now nvidia-fabricmanager",
@@ -115,12 +132,16 @@ def not_running(evidence: Evidence) -> Match | None:
     if evidence.torch.available is True and not evidence.error:
         return None
     stopped = evidence.grep(
-        r"Active: (inactive|failed)|could not be found|^\s*(inactive|failed|unknown)\s*$|not-found|not installed|dead",
+        r"Active: (inactive|failed)|could not be found|^\s*(inactive|failed"
+        r"|unknown)\s*$|not-found|not installed|dead",
         source="fabric",
-    ) + evidence.grep(r"fabric ?manager.*(not (running|found|installed|active)|inactive|failed|could not be found|dead)")
+    ) + evidence.grep(
+        r"fabric ?manager.*(not (running|found|installed|active)|inactive|failed"
+        r"|could not be found|dead)"
+    )
     state = evidence.grep(r"^\s*State\s*:\s*(In Progress|Not Started)", source="-q|fabric")
     switches = evidence.grep(r"NVSwitch|nvswitch") or any(
-        __import__("re").search(_NVSWITCH_GPU, gpu.name) for gpu in evidence.gpus
+        re.search(_NVSWITCH_GPU, gpu.name) for gpu in evidence.gpus
     )
     if not _not_ready(evidence) and not (stopped and evidence.libcuda.init not in (0, None)):
         return None
@@ -137,17 +158,23 @@ def not_running(evidence: Evidence) -> Match | None:
 @rule(
     "imex-not-ready",
     KIND,
-    cause="Multi-node NVLink (IMEX) is not set up, so memory cannot be shared across the nodes' GPUs.",
-    shows="NCCL or CUDA errors on fabric handles (CUDA_ERROR_NOT_PERMITTED, `NVLS`/`MNNVL`), nvidia-imex inactive.",
+    cause="Multi-node NVLink (IMEX) is not set up, so memory cannot be shared across the "
+    "nodes' GPUs.",
+    shows="NCCL or CUDA errors on fabric handles (CUDA_ERROR_NOT_PERMITTED, "
+    "`NVLS`/`MNNVL`), nvidia-imex inactive.",
     fix=(
         "sudo systemctl enable --now nvidia-imex    # the same nodes_config.cfg on every node",
-        "nvidia-imex-ctl -N    # all nodes READY; /dev/nvidia-caps-imex-channels/channel0 in the container",
+        "nvidia-imex-ctl -N    # all nodes READY; "
+        "/dev/nvidia-caps-imex-channels/channel0 in the container",
         "to do without: export NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0",
     ),
 )
 def imex(evidence: Evidence) -> Match | None:
     """IMEX needed and missing."""
-    lines = evidence.grep(r"imex.*(inactive|failed|not (ready|running|found)|unavailable|mismatch)|IMEX channel.*(missing|not)")
+    lines = evidence.grep(
+        r"imex.*(inactive|failed|not (ready|running|found)|unavailable|mismatch)"
+        r"|IMEX channel.*(missing|not)"
+    )
     return Match(lines, LIKELY) if lines else None
 
 
@@ -155,16 +182,20 @@ def imex(evidence: Evidence) -> Match | None:
     "nvls-unavailable",
     KIND,
     cause="NCCL tries NVLink SHARP (NVLS) and the fabric refuses the multicast object.",
-    shows="`Failed to bind NVLink SHARP (NVLS) Multicast memory`, transport/nvls.cc with CUDA error 401/801/999.",
+    shows="`Failed to bind NVLink SHARP (NVLS) Multicast memory`, transport/nvls.cc with "
+    "CUDA error 401/801/999.",
     fix=(
         "export NCCL_NVLS_ENABLE=0    # at once",
-        "sudo systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0 | grep -A2 Fabric    # to have it back",
+        "sudo systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0 | grep "
+        "-A2 Fabric    # to have it back",
     ),
     follows=("fabricmanager-not-running", "fabricmanager-version-mismatch", "imex-not-ready"),
 )
 def nvls(evidence: Evidence) -> Match | None:
     """NVLS multicast refused."""
-    lines = evidence.grep(r"NVLink SHARP|nvls\.cc.*(error|fail|warn)|NVLS.*(fail|error)|cuMulticast\w+.*(fail|error)")
+    lines = evidence.grep(
+        r"NVLink SHARP|nvls\.cc.*(error|fail|warn)|NVLS.*(fail|error)|cuMulticast\w+.*(fail|error)"
+    )
     return Match(lines) if lines else None
 
 

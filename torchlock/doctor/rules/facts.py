@@ -35,9 +35,7 @@ def no_driver_reached(evidence: Evidence) -> bool:
 
 def cuda_is_off(evidence: Evidence) -> bool:
     """True where torch or cuInit found no usable GPU, or torch was not asked."""
-    if evidence.torch.available is True or evidence.libcuda.init == 0:
-        return False
-    return True
+    return evidence.torch.available is not True and evidence.libcuda.init != 0
 
 
 def says_no_gpu(evidence: Evidence) -> bool:
@@ -90,6 +88,14 @@ def branch(evidence: Evidence) -> int:
 def driver_lines(evidence: Evidence) -> tuple[str, ...]:
     """The lines that state the driver's version."""
     return evidence.grep(r"NVRM version|Driver Version:\s*\d|Nvidia driver version")
+
+
+def library_version(evidence: Evidence) -> str:
+    """The version of the user-space driver library, from its file name or NVML's message."""
+    said = re.search(r"libcuda\.so\.(\d{3}\.\d[\d.]*)", evidence.libcuda.path) or evidence.first(
+        r"(?:NVML library version:|client has the version)\s*(\d{3}\.\d[\d.]*)"
+    )
+    return said[1] if said else ""
 
 
 def wheel_cuda(evidence: Evidence) -> tuple[int, ...]:

@@ -53,7 +53,9 @@ def off_the_bus(evidence: Evidence) -> Match | None:
 )
 def gsp(evidence: Evidence) -> Match | None:
     """The GSP firmware hung."""
-    lines = evidence.grep(r"Xid.*[:,] 1(19|20)\b|Timeout (after \S+ )?(waiting for|of waiting for) RPC .*GSP")
+    lines = evidence.grep(
+        r"Xid.*[:,] 1(19|20)\b|Timeout (after \S+ )?(waiting for|of waiting for) RPC .*GSP"
+    )
     number = evidence.first(r"Xid.*[:,] (119|120)\b")
     return Match(lines, values={"xid": number[1] if number else "119"}) if lines else None
 
@@ -66,7 +68,8 @@ def gsp(evidence: Evidence) -> Match | None:
     shows="`uncorrectable ECC error`, Xid 48/63/64/94/95, volatile uncorrectable ECC above 0, "
     "or a pending row remap.",
     fix=(
-        "stop the jobs on that GPU, then: sudo nvidia-smi --gpu-reset -i <index>    # or sudo reboot",
+        "stop the jobs on that GPU, then: sudo nvidia-smi --gpu-reset -i <index>   "
+        " # or sudo reboot",
         "nvidia-smi -q -d ROW_REMAPPER,ECC",
         "if the error returns, or 'Remapping Failure Occurred: Yes': replace the card",
     ),
@@ -99,7 +102,8 @@ def ecc(evidence: Evidence) -> Match | None:
 def needs_reset(evidence: Evidence) -> Match | None:
     """A GPU that asks for a reset."""
     lines = evidence.grep(
-        r"GPU requires? (a )?reset|(Reset Required|GPU Recovery Action)\s*:\s*(Yes|(GPU )?Reset|Node Reboot)"
+        r"GPU requires? (a )?reset|(Reset Required|GPU Recovery Action)\s*:\s*(Yes"
+        r"|(GPU )?Reset|Node Reboot)"
         r"|CUDA_ERROR_(HARDWARE_STACK|SYSTEM_NOT_READY)_RESET|^\|.*ERR!.*ERR!|GPU-reset required"
     )
     return Match(lines) if lines else None
@@ -134,7 +138,8 @@ def suspend(evidence: Evidence) -> Match | None:
         return None
     slept = evidence.grep(
         r"PM: suspend (entry|exit)|PM: (hibernation|resume)|system(d-)?sleep|suspend(ed)? and resum"
-        r"|resum(e|ed) from (suspend|sleep)|after (suspend|sleep|hibernat|resum|waking)|lid (closed|opened)"
+        r"|resum(e|ed) from (suspend|sleep)|after (suspend|sleep|hibernat|resum"
+        r"|waking)|lid (closed|opened)"
         r"|Entering sleep state|systemd-suspend|woke|(closing|opening) the lid"
     )
     lines = slept + evidence.grep(_UNKNOWN_ERROR)
@@ -163,13 +168,16 @@ def exclusive(evidence: Evidence) -> Match | None:
     mode = evidence.first(
         r"(Exclusive[_ ]Process|Exclusive[_ ]Thread|\bE\. (?:Process|Thread)|\bProhibited\b)"
     )
-    if not mode or evidence.torch.available is True and not evidence.error:
+    if not mode or (evidence.torch.available is True and not evidence.error):
         return None
     busy = evidence.grep(
         r"busy or unavailable|Error 46\b|cudaErrorDevicesUnavailable|CUDA_ERROR_DEVICE_UNAVAILABLE"
     )
     if busy or evidence.libcuda.init in (46, 100, 101) or "rohibited" in mode[1]:
-        return Match(busy + evidence.grep(r"Exclusive|E\. (Process|Thread)|Prohibited"), values={"mode": mode[1]})
+        return Match(
+            busy + evidence.grep(r"Exclusive|E\. (Process|Thread)|Prohibited"),
+            values={"mode": mode[1]},
+        )
     return None
 
 
@@ -177,7 +185,8 @@ def exclusive(evidence: Evidence) -> Match | None:
     "mps-unreachable",
     KIND,
     cause="CUDA is told to use the Multi-Process Service (MPS), and its daemon cannot be reached.",
-    shows="cuInit 805-809 / `MPS client failed to connect`, CUDA_MPS_PIPE_DIRECTORY set or a stale pipe.",
+    shows="cuInit 805-809 / `MPS client failed to connect`, CUDA_MPS_PIPE_DIRECTORY set "
+    "or a stale pipe.",
     fix=(
         "unset CUDA_MPS_PIPE_DIRECTORY CUDA_MPS_LOG_DIRECTORY    # to do without MPS; or start it:",
         "nvidia-cuda-mps-control -d    # the same user and CUDA_MPS_PIPE_DIRECTORY as the jobs",
@@ -222,7 +231,8 @@ def busy(evidence: Evidence) -> Match | None:
     "gpu-memory-held",
     KIND,
     cause="Other processes hold most of the GPU's memory.",
-    shows="`CUDA out of memory` while nvidia-smi or the error itself shows other processes with memory.",
+    shows="`CUDA out of memory` while nvidia-smi or the error itself shows other "
+    "processes with memory.",
     fix=(
         "nvidia-smi --query-compute-apps=pid,used_memory,name --format=csv",
         "end what should not run: kill <pid>; no pid shown: sudo fuser -v /dev/nvidia*",
@@ -232,12 +242,14 @@ def busy(evidence: Evidence) -> Match | None:
 )
 def memory_held(evidence: Evidence) -> Match | None:
     """Out of memory, because of others."""
-    out = evidence.grep(r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Error 2:")
+    out = evidence.grep(
+        r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Error 2:"
+    )
     if not out and evidence.libcuda.init != 2:
         return None
-    others = evidence.grep(r"Process \d+ has [\d.]+ [GM]iB memory in use|^\d+,\s*\d+ MiB") + evidence.grep(
-        r"^\|\s+\d+\s+(N/A\s+)?\S*\s*\d+\s+C\S*\s+.*\d+MiB\s*\|"
-    )
+    others = evidence.grep(
+        r"Process \d+ has [\d.]+ [GM]iB memory in use|^\d+,\s*\d+ MiB"
+    ) + evidence.grep(r"^\|\s+\d+\s+(N/A\s+)?\S*\s*\d+\s+C\S*\s+.*\d+MiB\s*\|")
     full = [m for m in (evidence.first(r"(\d+)MiB\s*/\s*(\d+)MiB"),) if m]
     nearly = bool(full) and int(full[0][1][:9]) > 0.8 * int(full[0][2][:9])
     if others or nearly or evidence.libcuda.init == 2:
@@ -264,7 +276,8 @@ out_of_memory = message_rule(
 program_fault = message_rule(
     "gpu-program-fault",
     KIND,
-    r"device-side assert triggered|illegal memory access|misaligned address|unspecified launch failure"
+    r"device-side assert triggered|illegal memory access|misaligned address"
+    r"|unspecified launch failure"
     r"|Xid.*[:,] (13|31)\b",
     cause="A kernel of the program failed on the GPU (an index out of range, or a bug in an "
     "operator); the environment is sound.",

@@ -62,7 +62,10 @@ def nouveau(evidence: Evidence) -> Match | None:
     if held:
         return Match(held + evidence.grep(r"probe routine was not called|^nouveau\s"))
     loaded = facts.loaded(evidence, "nouveau") and not facts.loaded(evidence, "nvidia")
-    attached = evidence.grep(r"nouveau [0-9a-f:.]+: (NVIDIA|vgaarb|fb0|DRM)|to unload it|Nouveau kernel driver is currently in use")
+    attached = evidence.grep(
+        r"nouveau [0-9a-f:.]+: (NVIDIA|vgaarb|fb0|DRM)|to unload it|Nouveau kernel "
+        r"driver is currently in use"
+    )
     if (loaded or attached) and _pci_driver_is(evidence, "nouveau"):
         return Match(evidence.grep(r"^nouveau\s") + attached, CERTAIN if attached else LIKELY)
     return None
@@ -133,13 +136,18 @@ def vfio(evidence: Evidence) -> Match | None:
 )
 def driver_in_container(evidence: Evidence) -> Match | None:
     """A driver package in the image of a container without device nodes."""
-    if not evidence.container.inside or evidence.system.wsl or not facts.no_driver_reached(evidence):
+    if (
+        not evidence.container.inside
+        or evidence.system.wsl
+        or not facts.no_driver_reached(evidence)
+    ):
         return None
-    if facts.gpu_nodes(evidence) or evidence.nodes is None and not evidence.driver.absent:
+    if facts.gpu_nodes(evidence) or (evidence.nodes is None and not evidence.driver.absent):
         return None
     tried = evidence.grep(
         r"^ii\s+(nvidia-(driver|dkms|kernel|utils|compute)|libnvidia-compute|libcuda1|cuda-drivers)"
-        r"|modprobe: (FATAL|ERROR).*nvidia|apt(-get)? install.*(nvidia-(driver|utils)|libnvidia|cuda-drivers)"
+        r"|modprobe: (FATAL|ERROR).*nvidia|apt(-get)? install.*(nvidia-(driver"
+        r"|utils)|libnvidia|cuda-drivers)"
         r"|(nvidia-(driver|kernel-\w+|utils)-?\d*|libnvidia-compute-\d+|cuda-drivers)[:\s]"
         r"|NVIDIA-Linux-\S+\.run"
     )
@@ -163,7 +171,9 @@ def build_failed(evidence: Evidence) -> Match | None:
     """A module build that ended in an error."""
     if facts.smi(evidence).works:
         return None
-    lines = evidence.grep(_BUILD_FAILED, source=r"dkms|make|apt|dnf|dpkg|runfile|installer|journal|log")
+    lines = evidence.grep(
+        _BUILD_FAILED, source=r"dkms|make|apt|dnf|dpkg|runfile|installer|journal|log"
+    )
     return Match(lines) if lines and evidence.grep(r"nvidia", source="") else None
 
 
@@ -194,9 +204,11 @@ def not_built(evidence: Evidence) -> Match | None:
     if facts.built_for_running_kernel(evidence) is not False:
         return None
     entries = facts.dkms(evidence)
-    installed = bool(entries) or evidence.libcuda.found or "couldn't communicate" in facts.smi(
-        evidence
-    ).failure
+    installed = (
+        bool(entries)
+        or evidence.libcuda.found
+        or "couldn't communicate" in facts.smi(evidence).failure
+    )
     if not installed:
         return None
     lines = evidence.grep(r"nvidia", source="dkms") + evidence.grep(
@@ -338,7 +350,8 @@ def not_loaded(evidence: Evidence) -> Match | None:
     shows="On the host: /dev/nvidia0 and nvidiactl exist, /dev/nvidia-uvm does not; cuInit 999.",
     fix=("sudo nvidia-modprobe -u -c=0    # or: sudo modprobe nvidia_uvm", "nvidia-smi"),
     apart=(
-        "uvm-node-missing: the same inside a container, where the host or the device list is at fault",
+        "uvm-node-missing: the same inside a container, where the host or the "
+        "device list is at fault",
         "uvm-broken-after-suspend: the node is there",
     ),
     follows=("gpu-state",),
@@ -378,7 +391,8 @@ def not_installed(evidence: Evidence) -> Match | None:
     if facts.built_for_running_kernel(evidence):
         return None
     return Match(
-        evidence.grep(r"nvidia", source="lspci") + evidence.grep(r"libcuda|not found", source="dlopen|smi")
+        evidence.grep(r"nvidia", source="lspci")
+        + evidence.grep(r"libcuda|not found", source="dlopen|smi")
     )
 
 
@@ -425,7 +439,9 @@ def no_gpu(evidence: Evidence) -> Match | None:
         return None
     lines = tuple(str(line) for line in evidence.lines if "lspci" in line.source)[:2]
     return Match(
-        lines + evidence.grep("no such file", source="/proc/driver/nvidia") + evidence.grep("libcuda", source="dlopen")
+        lines
+        + evidence.grep("no such file", source="/proc/driver/nvidia")
+        + evidence.grep("libcuda", source="dlopen")
     )
 
 
