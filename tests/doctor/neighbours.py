@@ -284,7 +284,7 @@ NEIGHBOURS: tuple[tuple[str, str, dict[str, object], str | None], ...] = (
     ("compile-stack", "gcc too new for nvcc", {
         "torch": ON, "error": "/usr/local/cuda/include/crt/host_config.h:143:2: error: #error -- unsupported GNU version! gcc versions later than 13 are not supported!"}, "compiler-too-new-for-nvcc"),
     ("compile-stack", "cache owned by another user", {
-        "torch": ON, "error": "PermissionError: [Errno 13] Permission denied: '/root/.triton/cache'"}, "cache-not-writable"),
+        "torch": ON, "error": "PermissionError: [Errno 13] Permission denied: '/home/other/.triton/cache'"}, "cache-not-writable"),
     ("compile-stack", "noexec /tmp", {
         "torch": ON, "cmd": {"findmnt /tmp": "tmpfs rw,nosuid,nodev,noexec"}, "error": "ImportError: /tmp/torchinductor_u/xx.so: failed to map segment from shared object"}, "noexec-mount"),
     # --- nccl-ddp

@@ -85,7 +85,11 @@ def _looked_at(evidence: Evidence) -> tuple[str, ...]:
     cuda = evidence.libcuda
     if cuda.found is not None:
         found = cuda.path or "found" if cuda.found else "not found by the loader"
-        init = "" if cuda.init is None else f", cuInit {cuda.init}"
+        init = (
+            ""
+            if cuda.init is None
+            else f", cuInit {cuda.init} ({tables.CUINIT.get(cuda.init, 'see cuda.h')})"
+        )
         said.append(f"libcuda.so.1: {found}{init}")
     if torch.version or torch.cuda is not None:
         cuda_version = {None: "unknown", "": "none"}.get(torch.cuda, torch.cuda)

@@ -133,7 +133,7 @@ def found(rule: Rule, match: Match, evidence: Evidence) -> Finding:
         kind=rule.kind,
         cause=fill(rule.cause, match.values),
         certainty=match.certainty,
-        evidence=match.lines[:_LINES_SHOWN],
+        evidence=(match.lines or evidence.grep("", source="^cuInit$"))[:_LINES_SHOWN],
         fix=tuple(fill(step, match.values) for step in fix),
         apart=rule.apart,
     )

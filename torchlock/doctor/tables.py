@@ -56,6 +56,16 @@ GENERATIONS = (
     ((5, 0), "Maxwell"), ((0, 0), "Kepler or older"),
 )  # fmt: skip
 
+# What cuInit's codes mean (cuda.h, CUresult).
+CUINIT = {
+    0: "success", 2: "out of memory", 3: "initialization error", 34: "stub library",
+    46: "device busy or unavailable", 100: "no device", 101: "invalid device",
+    304: "operating system call failed", 801: "operation not supported",
+    802: "system not yet initialized", 803: "driver mismatch",
+    804: "forward compatibility not supported on this GPU", 805: "MPS connection failed",
+    999: "unknown error",
+}  # fmt: skip
+
 # torch release -> torchvision release; torchaudio has torch's own number.
 TORCHVISION = {
     "2.0.0": "0.15.1", "2.0.1": "0.15.2", "2.1.0": "0.16.0", "2.1.1": "0.16.1", "2.1.2": "0.16.2",

@@ -14,6 +14,7 @@ from typing import Any
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import HEALTHY, judge
 from torchlock.doctor.evidence import Evidence
+from torchlock.doctor.findings import CERTAIN
 from torchlock.doctor.probes import children, programs, system
 from torchlock.doctor.probes.machine import Machine
 
@@ -51,7 +52,8 @@ def gather(machine: Machine) -> Evidence:
     found = run_all(FIRST, machine, seconds=40)
     evidence = loose.read(found)
     verdict = judge(evidence)
-    if verdict.status == HEALTHY or (verdict.findings[:1] and verdict.findings[0].code == _NO_GPU):
+    no_gpu = [f for f in verdict.findings if f.code == _NO_GPU and f.certainty == CERTAIN]
+    if verdict.status == HEALTHY or no_gpu:
         return evidence
     return loose.read(merge(found, run_all(DEEPER, machine, seconds=120)))
 

@@ -48,7 +48,7 @@ def compat_804(evidence: Evidence) -> Match | None:
     lines = evidence.grep(r"Error 804\b|forward compatibility was attempted|COMPAT_NOT_SUPPORTED")
     if (not lines and evidence.libcuda.init != 804) or _on_data_centre(evidence):
         return None
-    name = next((gpu.name for gpu in evidence.gpus), "not one of them")
+    name = next((gpu.name for gpu in evidence.gpus), "not known here, but not one of them")
     lines += _compat_lines(evidence) + facts.gpu_lines(evidence)
     return Match(lines, values={"gpu": name})
 

@@ -438,11 +438,10 @@ def no_gpu(evidence: Evidence) -> Match | None:
     if evidence.container.inside and not evidence.driver.absent:
         return None
     lines = tuple(str(line) for line in evidence.lines if "lspci" in line.source)[:2]
-    return Match(
-        lines
-        + evidence.grep("no such file", source="/proc/driver/nvidia")
-        + evidence.grep("libcuda", source="dlopen")
-    )
+    lines += evidence.grep("no such file", source="/proc/driver/nvidia")
+    lines += evidence.grep("libcuda", source="dlopen")
+    # a libcuda that answers belongs to a driver that is, or was, somewhere
+    return Match(lines, LIKELY if evidence.libcuda.init is not None else CERTAIN)
 
 
 RULES: tuple[Rule, ...] = (
