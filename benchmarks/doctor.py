@@ -10,6 +10,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -23,7 +24,7 @@ LIMIT = 2.0
 ROUNDS = 5
 
 
-def seconds(work) -> float:
+def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
     return time.perf_counter() - began
@@ -33,9 +34,14 @@ def main() -> None:
     python = sys.argv[1] if len(sys.argv) > 1 else sys.executable
     machine = Machine(python=python)
     diagnosis = judge(loose.read(run_all(FIRST, machine, seconds=40)))
-    ours = statistics.median(seconds(lambda: judge(loose.read(run_all(FIRST, machine, 40)))) for _ in range(ROUNDS))
+    ours = statistics.median(
+        seconds(lambda: judge(loose.read(run_all(FIRST, machine, 40)))) for _ in range(ROUNDS)
+    )
     theirs = statistics.median(
-        seconds(lambda: subprocess.run([python, "-c", "import torch"], capture_output=True)) for _ in range(ROUNDS)
+        seconds(
+            lambda: subprocess.run([python, "-c", "import torch"], capture_output=True, check=False)
+        )
+        for _ in range(ROUNDS)
     )
     print(f"verdict here: {diagnosis.status}")
     print(f"doctor, first round: {ours:.2f} s (limit {LIMIT} s)")

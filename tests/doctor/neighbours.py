@@ -3,6 +3,8 @@
 Each entry: (kind, what it shows, loose evidence, code of the right first finding or None).
 """
 
+# ruff: noqa: E501 - messages stand as they are pasted
+# fmt: off
 from __future__ import annotations
 
 NO_GPUS = "RuntimeError: No CUDA GPUs are available"

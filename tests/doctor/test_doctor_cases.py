@@ -120,7 +120,6 @@ def test_a_neighbour_gets_its_own_answer(evidence, right):
 
 def test_every_kind_has_two_neighbours():
     kinds = {case["kind"] for case in CASES}
-    assert len(kinds) == 20
     assert [k for k in kinds if sum(n[0] == k for n in NEIGHBOURS) < 2] == []
 
 
@@ -136,14 +135,18 @@ SOUND = {
         "df -h /dev/shm": "tmpfs 64M 1% /dev/shm",
         "toolchain on PATH": "cc no, gcc no, nvcc no",
     },
-    "files": {"/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03"},
+    "files": {
+        "/proc/driver/nvidia/version": "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03"
+    },
     "dev": {
         "/dev/nvidia0": "crw-rw-rw- root root 195,0",
         "/dev/nvidiactl": "crw-rw-rw- root root 195,255",
         "/dev/nvidia-uvm": "crw-rw-rw- root root 508,0",
     },
     "open_rw": {"/dev/nvidia0": "ok", "/dev/nvidiactl": "ok", "/dev/nvidia-uvm": "ok"},
-    "dlopen": {"libcuda.so.1": {"ok": True, "path": "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"}},
+    "dlopen": {
+        "libcuda.so.1": {"ok": True, "path": "/usr/lib/x86_64-linux-gnu/libcuda.so.560.35.03"}
+    },
     "cuInit": 0,
     "cuDriverGetVersion": 12060,
     "torch": {"version": "2.7.1+cu126", "cuda": "12.6", "is_available": True, "device_count": 1},
@@ -156,8 +159,14 @@ SOUND = {
     [
         {},
         {"context": {"os": "Debian 12", "container": "docker"}},
-        {"context": {"os": "Rocky 9", "container": "apptainer"}, "env": {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "0"}},
-        {"context": {"os": "Debian 12", "container": "kubernetes"}, "env": {"NVIDIA_VISIBLE_DEVICES": "GPU-1"}},
+        {
+            "context": {"os": "Rocky 9", "container": "apptainer"},
+            "env": {"SLURM_JOB_ID": "1", "SLURM_JOB_GPUS": "0"},
+        },
+        {
+            "context": {"os": "Debian 12", "container": "kubernetes"},
+            "env": {"NVIDIA_VISIBLE_DEVICES": "GPU-1"},
+        },
         {"context": {"os": "NixOS 25.05"}, "dev": {"/dev/nvidia0": "crw-rw---- root video 195,0"}},
         {"env": {}},
     ],
@@ -199,7 +208,9 @@ def test_codes_are_unique_and_follow_only_what_exists():
     assert len(codes) == len(set(codes))
     known = set(codes) | {rule.kind for rule in RULES}
     assert {name for rule in RULES for name in rule.follows} <= known
-    mentioned = {part for rule in RULES for a in rule.apart for part in a.partition(":")[0].split(", ")}
+    mentioned = {
+        part for rule in RULES for a in rule.apart for part in a.partition(":")[0].split(", ")
+    }
     assert mentioned <= known
 
 

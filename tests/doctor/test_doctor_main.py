@@ -50,7 +50,14 @@ def test_json_on_standard_output_is_only_json(nouveau, capsys):
     said = json.loads(capsys.readouterr().out)
     assert said["status"] == "findings"
     assert said["findings"][0]["code"] == "nouveau-owns-gpu"
-    assert set(said["findings"][0]) >= {"cause", "evidence", "fix", "certainty", "apart", "consequences"}
+    assert set(said["findings"][0]) >= {
+        "cause",
+        "evidence",
+        "fix",
+        "certainty",
+        "apart",
+        "consequences",
+    }
 
 
 def test_saved_evidence_is_judged_the_same(nouveau, tmp_path):
@@ -62,7 +69,9 @@ def test_saved_evidence_is_judged_the_same(nouveau, tmp_path):
 
 def test_a_whole_case_of_the_collection_is_taken_too(tmp_path):
     path = tmp_path / "case.json"
-    path.write_text(json.dumps(next(case for case in CASES if case["code"] == "stub-libcuda-on-path")))
+    path.write_text(
+        json.dumps(next(case for case in CASES if case["code"] == "stub-libcuda-on-path"))
+    )
     assert main(["--evidence", str(path), "--json", str(tmp_path / "out.json")]) == 1
     assert json.loads((tmp_path / "out.json").read_text())["findings"][0]["code"] == "stub-libcuda"
 
@@ -86,7 +95,10 @@ def test_an_unwritable_file_exits_2(nouveau, tmp_path, capsys):
 
 
 def test_it_needs_the_standard_library_only_and_does_not_import_torch():
-    program = "import sys, torchlock.doctor.__main__; print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    program = (
+        "import sys, torchlock.doctor.__main__; "
+        "print(sorted({m.partition('.')[0] for m in sys.modules}))"
+    )
     run = subprocess.run(
         [sys.executable, "-S", "-c", program],
         capture_output=True,

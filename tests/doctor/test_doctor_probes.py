@@ -15,7 +15,9 @@ from torchlock.doctor.diagnosis import HEALTHY, judge
 from torchlock.doctor.probes import gather, merge, run_all
 from torchlock.doctor.probes.machine import Machine
 
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16 21:39:15 UTC 2024\n"
+VERSION = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16 21:39:15 UTC 2024\n"
+)
 TABLE = """#!/bin/sh
 case "$*" in
 "") echo "| NVIDIA-SMI 560.35.03   Driver Version: 560.35.03   CUDA Version: 12.6 |"
@@ -25,10 +27,12 @@ esac
 """
 # Stands for the interpreter whose torch is looked at: answers each child as a sound one would.
 PYTHON = """#!/bin/sh
+torch='"version": "2.7.1+cu126", "cuda": "12.6", "is_available": %(on)s, "device_count": 1'
+cuda='"libcuda.so.1": {"ok": true, "path": "/usr/lib/libcuda.so.560.35.03"}'
 case "$*" in
-*cuInit*) echo '{"dlopen": {"libcuda.so.1": {"ok": true, "path": "/usr/lib/libcuda.so.560.35.03"}}, "cuInit": %(init)s}' ;;
-*find_spec*) echo '{"torch": {"version": "2.7.1+cu126", "cuda": "12.6", "is_available": %(on)s, "device_count": 1}}' ;;
-*) echo '{"torch": {"version": "2.7.1+cu126", "cuda": "12.6", "is_available": %(on)s, "error": "%(error)s"}}' ;;
+*cuInit*) echo '{"dlopen": {'"$cuda"'}, "cuInit": %(init)s}' ;;
+*find_spec*) echo '{"torch": {'"$torch"'}}' ;;
+*) echo '{"torch": {'"$torch"', "error": "%(error)s"}}' ;;
 esac
 """
 
@@ -60,7 +64,10 @@ class Tree:
         path.chmod(0o755)
 
     def python(self, init: int, error: str = "") -> None:
-        self.program("python", PYTHON % {"init": init, "on": "true" if init == 0 else "false", "error": error})
+        self.program(
+            "python",
+            PYTHON % {"init": init, "on": "true" if init == 0 else "false", "error": error},
+        )
 
     def driver(self) -> None:
         self.file("proc/driver/nvidia/version", VERSION)
@@ -97,14 +104,17 @@ def test_a_sound_machine(tree):
 
 def test_no_gpu_and_no_driver(tree):
     (tree.root / "sys/bus/pci/devices").mkdir(parents=True)
-    tree.program("python", "#!/bin/sh\necho '{\"dlopen\": {\"libcuda.so.1\": {\"ok\": false}}}'\n")
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
     assert tree.first() == "no-nvidia-gpu"
 
 
 def test_nouveau_owns_the_gpu(tree):
     tree.gpu("nouveau")
     tree.python(init=100, error="No CUDA GPUs are available")
-    tree.program("nvidia-smi", "#!/bin/sh\necho \"NVIDIA-SMI has failed because it couldn't communicate\"\nexit 9\n")
+    tree.program(
+        "nvidia-smi",
+        '#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate"\nexit 9\n',
+    )
     assert tree.first() == "nouveau-owns-gpu"
 
 
@@ -112,7 +122,9 @@ def test_a_gpu_whose_configuration_space_is_gone(tree):
     tree.driver()
     tree.gpu("nvidia", config=b"\xff" * 64)
     tree.python(init=999)
-    tree.program("nvidia-smi", "#!/bin/sh\necho 'Unable to determine the device handle for GPU0'\nexit 15\n")
+    tree.program(
+        "nvidia-smi", "#!/bin/sh\necho 'Unable to determine the device handle for GPU0'\nexit 15\n"
+    )
     assert tree.first() == "xid79-fell-off-bus"
 
 
@@ -154,15 +166,21 @@ def test_secure_boot_is_read_from_its_efi_variable(tree):
     (path / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c").write_bytes(b"\x06\x00\x00\x00\x01")
     tree.gpu()
     tree.python(init=100, error="No CUDA GPUs are available")
-    tree.program("modinfo", "#!/bin/sh\necho 'filename:       /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko'\n")
-    tree.program("nvidia-smi", "#!/bin/sh\necho \"NVIDIA-SMI has failed because it couldn't communicate\"\nexit 9\n")
+    tree.program(
+        "modinfo",
+        "#!/bin/sh\necho 'filename:       /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko'\n",
+    )
+    tree.program(
+        "nvidia-smi",
+        '#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate"\nexit 9\n',
+    )
     assert tree.first() == "secure-boot-unsigned"
 
 
 def test_a_podman_container_without_gpus(tree):
     tree.file("proc/driver/nvidia/version", VERSION)
     tree.file("run/.containerenv", "")
-    tree.program("python", "#!/bin/sh\necho '{\"dlopen\": {\"libcuda.so.1\": {\"ok\": false}}}'\n")
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
     finding = judge(gather(tree.machine())).findings[0]
     assert finding.code == "no-gpus-flag"
     assert "podman run --device nvidia.com/gpu=all" in finding.fix[0]
@@ -221,4 +239,7 @@ def test_an_empty_tree_can_be_looked_at(tmp_path):
 
 
 def test_merge_joins_mappings():
-    assert merge({"cmd": {"a": "1"}, "x": 1}, {"cmd": {"b": "2"}, "x": 2}) == {"cmd": {"a": "1", "b": "2"}, "x": 2}
+    assert merge({"cmd": {"a": "1"}, "x": 1}, {"cmd": {"b": "2"}, "x": 2}) == {
+        "cmd": {"a": "1", "b": "2"},
+        "x": 2,
+    }

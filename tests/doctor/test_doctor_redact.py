@@ -24,8 +24,10 @@ PRIVATE = {
     "cmd": {
         "nvidia-smi -L": "GPU 0: NVIDIA A100 (UUID: GPU-3f2c0a11-aaaa-bbbb-cccc-1234567890ab)",
         "nvidia-smi -q": "    Serial Number : 1560123004567",
-        "ip addr": "inet 10.11.12.13/24 brd 10.11.12.255\nlink/ether 3c:ec:ef:12:34:56\ninet6 fe80::3eec:efff:fe12:3456/64",
-        "dmesg": "workstation-of-jdoe kernel: NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.",
+        "ip addr": "inet 10.11.12.13/24 brd 10.11.12.255\nlink/ether 3c:ec:ef:12:34:56\ninet6 "
+        "fe80::3eec:efff:fe12:3456/64",
+        "dmesg": "workstation-of-jdoe kernel: NVRM: Xid (PCI:0000:03:00): 79, GPU has "
+        "fallen off the bus.",
         "pip list": "nvidia-cudnn-cu12 9.5.1.17",
     },
 }
@@ -33,7 +35,16 @@ PRIVATE = {
 
 def test_personal_details_are_replaced():
     text = redact(loose.read(PRIVATE), ["workstation-of-jdoe"], ["jdoe"]).to_json()
-    for secret in ("jdoe", "gpu-node17", "hunter2", "3f2c0a11", "1560123004567", "10.11.12.13", "3c:ec:ef", "fe80:"):
+    for secret in (
+        "jdoe",
+        "gpu-node17",
+        "hunter2",
+        "3f2c0a11",
+        "1560123004567",
+        "10.11.12.13",
+        "3c:ec:ef",
+        "fe80:",
+    ):
         assert secret not in text
 
 
@@ -48,4 +59,6 @@ def test_what_the_rules_need_stays():
 def test_a_redacted_case_is_judged_the_same(case):
     evidence = loose.read(case["evidence"])
     before = [finding.code for finding in judge(evidence).findings]
-    assert [finding.code for finding in judge(redact(evidence, ["h0st"], ["us3r"])).findings] == before
+    assert [
+        finding.code for finding in judge(redact(evidence, ["h0st"], ["us3r"])).findings
+    ] == before

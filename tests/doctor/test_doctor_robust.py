@@ -17,13 +17,30 @@ CASES = json.loads((Path(__file__).parent / "cases.json").read_text())
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=60)
 JSON = st.recursive(
     SCALARS,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=12), inner, max_size=4)
+    ),
     max_leaves=12,
 )
-KEYS = (
-    "context cmd env dev open_rw torch dlopen cuInit cuDriverGetVersion pip files maps pod script extension error "
-    "observed"
-).split()
+KEYS = [
+    "context",
+    "cmd",
+    "env",
+    "dev",
+    "open_rw",
+    "torch",
+    "dlopen",
+    "cuInit",
+    "cuDriverGetVersion",
+    "pip",
+    "files",
+    "maps",
+    "pod",
+    "script",
+    "extension",
+    "error",
+    "observed",
+]
 WORDS = sorted(
     {
         line
@@ -54,7 +71,11 @@ def test_any_loose_form(value):
 @OPTIONS
 @given(
     st.sampled_from(CASES),
-    st.dictionaries(st.sampled_from(COMMANDS), st.lists(st.sampled_from(WORDS), max_size=4).map("\n".join), max_size=5),
+    st.dictionaries(
+        st.sampled_from(COMMANDS),
+        st.lists(st.sampled_from(WORDS), max_size=4).map("\n".join),
+        max_size=5,
+    ),
     st.dictionaries(st.sampled_from(KEYS), JSON, max_size=2),
 )
 def test_a_case_with_parts_exchanged(case, outputs, junk):

@@ -15,7 +15,9 @@ from torchlock.doctor.probes.children import torch_import
 from torchlock.doctor.probes.machine import Machine
 
 pytestmark = pytest.mark.slow
-VERSION = "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16 21:39:15 UTC 2024\n"
+VERSION = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16 21:39:15 UTC 2024\n"
+)
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,9 @@ def stub(tmp_path_factory):
     directory = tmp_path_factory.mktemp("stub")
     source = Path(__file__).parent / "libcuda_stub.c"
     library = directory / "libcuda.so.1"
-    subprocess.run(["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", "-o", library, source], check=True
+    )
     return library
 
 
@@ -122,7 +126,14 @@ def test_an_import_of_torch_says_what_it_found(python, stub, tmp_path):
 
 def test_a_shadowed_library_is_found_in_the_maps_of_the_child(python, stub, tmp_path):
     # libcupti is loaded through RUNPATH, which LD_LIBRARY_PATH beats
-    site = Path(subprocess.run([python, "-c", "import nvidia; print(list(nvidia.__path__)[0])"], capture_output=True, text=True, check=True).stdout.strip())
+    site = Path(
+        subprocess.run(
+            [python, "-c", "import nvidia; print(list(nvidia.__path__)[0])"],
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout.strip()
+    )
     other = tmp_path / "opt" / "cuda" / "lib64"
     other.mkdir(parents=True)
     (tmp_path / "root").mkdir()

@@ -7,6 +7,7 @@ Every field says "not looked at" by its default (`None`, empty), so that a rule 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import re
 import types
@@ -21,6 +22,12 @@ HERE = "here"
 HOST = "host"
 ROOT = "root"
 NODE = "node"
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """A pattern of a rule; there are more of them than `re` itself keeps."""
+    return re.compile(pattern, re.I)
 
 
 @dataclass(frozen=True)
@@ -180,7 +187,7 @@ class Evidence:
 
         `source` is a pattern the source must match; `place` restricts to one place.
         """
-        text, origin = re.compile(pattern, re.I), re.compile(source, re.I)
+        text, origin = _compiled(pattern), _compiled(source)
         found = {
             str(line): None
             for line in self.lines
@@ -192,7 +199,7 @@ class Evidence:
 
     def first(self, pattern: str, *, source: str = "") -> re.Match[str] | None:
         """The first match of `pattern` in any line."""
-        text, origin = re.compile(pattern, re.I), re.compile(source, re.I)
+        text, origin = _compiled(pattern), _compiled(source)
         for line in self.lines:
             if origin.search(line.source):
                 match = text.search(line.text)

@@ -34,6 +34,7 @@ from torchlock.doctor.evidence import (
 )
 
 _TEXT_LIMIT = 200_000
+_ERROR_LIMIT = 50_000
 _LINES_LIMIT = 20_000
 _LINE_LIMIT = 2_000
 _NESTING_LIMIT = 8
@@ -75,7 +76,7 @@ def read(value: Mapping[str, Any]) -> Evidence:
         env=env,
         libraries=_libraries(value, outputs),
         dlopen=_dlopen(value.get("dlopen")),
-        error=error[:_TEXT_LIMIT],
+        error="\n".join(line[:_LINE_LIMIT] for line in error[:_ERROR_LIMIT].splitlines()),
         lines=tuple(_lines(value, outputs)),
     )
 

@@ -21,6 +21,7 @@ _FAILURE = re.compile(
     r"|Driver/library version mismatch|Insufficient Permissions|Segmentation fault)",
     re.I,
 )
+_PATH_LIMIT = 4096
 _UUID = re.compile(r"(?:GPU|MIG)-[0-9A-Za-z]")
 
 
@@ -200,7 +201,8 @@ def libraries(text: str, via: str) -> tuple[Library, ...]:
 
 def maps(text: str) -> tuple[Library, ...]:
     """Libraries from /proc/self/maps, or from a plain list of paths."""
-    paths = dict.fromkeys(re.findall(r"(/\S+\.so(?:\.[\w.]+)*)", text))
+    words = (word for word in text.split() if word.startswith("/") and len(word) < _PATH_LIMIT)
+    paths = dict.fromkeys(word for word in words if re.search(r"\.so(\.[\w.]+)?$", word))
     return tuple(Library(path.rpartition("/")[2], path, "maps") for path in paths)
 
 

@@ -15,7 +15,7 @@ _HEX = "[0-9a-fA-F]"
 _UUID = re.compile(rf"\b(GPU|MIG)-({_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}})\b")
 _MAC = re.compile(rf"(?<![:\w])(?:{_HEX}{{2}}:){{5}}{_HEX}{{2}}(?![:\w])")
 _IPV4 = re.compile(r"(?<![\w.=-])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.])")
-_IPV6 = re.compile(rf"(?<![:\w])(?:{_HEX}{{1,4}}:){{3,7}}(?::?{_HEX}{{1,4}}){{1,2}}(?![:\w])")
+_IPV6 = re.compile(rf"(?<![:\w])(?:{_HEX}{{1,4}}:+){{3,7}}{_HEX}{{1,4}}(?![:\w])")
 _SERIAL = re.compile(r"(serial(?: number)?\s*[:=]\s*)([\w-]{4,})", re.I)
 _HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
