@@ -115,6 +115,7 @@ class Node:
     owner: str = ""
     group: str = ""
     opened: str = ""
+    major: int | None = None
 
 
 @dataclass(frozen=True)

@@ -50,6 +50,7 @@ class _Output:
 
 def read(value: Mapping[str, Any]) -> Evidence:
     """The record for the loose form `value`. Never raises."""
+    value = _regular(value)
     outputs = tuple(_outputs(value))
     context = _mapping(value.get("context"))
     env = _env(value.get("env"), context)
@@ -58,7 +59,11 @@ def read(value: Mapping[str, Any]) -> Evidence:
     torch_part = _mapping(value.get("torch"))
     error = "\n".join(
         _text(part)
-        for part in (value.get("error"), *(torch_part.get(k) for k in ("error", "warning")))
+        for part in (
+            value.get("error"),
+            *(torch_part.get(key) for key in ("error", "warning")),
+            *_python_errors(outputs),
+        )
         if part
     )
     container = _container(context, env, outputs)
@@ -79,6 +84,23 @@ def read(value: Mapping[str, Any]) -> Evidence:
         error="\n".join(line[:_LINE_LIMIT] for line in error[:_ERROR_LIMIT].splitlines()),
         lines=tuple(_lines(value, outputs)),
     )
+
+
+def _regular(value: Mapping[str, Any]) -> dict[str, Any]:
+    """The other shapes in which people give `cmd`, `dev` and `torch`, as mappings."""
+    given = dict(value)
+    commands, nodes, torch = given.get("cmd"), given.get("dev"), given.get("torch")
+    if isinstance(commands, list):
+        items = [_mapping(item) for item in commands]
+        named = [(item.get("cmd", item.get("command", "pasted text")), item) for item in items]
+        given["cmd"] = {_text(name): item for name, item in named if item}
+    if isinstance(nodes, list):
+        given["dev"] = {_text(node): "present" for node in nodes}
+    elif isinstance(nodes, str):
+        given["dev"] = parse.ls_nodes(nodes)
+    if isinstance(torch, str):
+        given["torch"] = {"version": torch}
+    return given
 
 
 def _text(value: object) -> str:
@@ -176,6 +198,15 @@ def _flat(name: str, value: object, depth: int) -> Iterator[tuple[str, str]]:
 
 def _scalars(value: list[Any]) -> bool:
     return not any(isinstance(item, (dict, list)) for item in value)
+
+
+def _python_errors(outputs: tuple[_Output, ...]) -> Iterator[str]:
+    """The lines with which a Python program that was run as a command ends badly."""
+    for output in outputs:
+        if output.place == HERE and re.search(r"\bpython|torchrun|\.py\b|pytest", output.command):
+            for line in output.text.splitlines():
+                if re.match(r"(\w+\.)*\w*(Error|Warning)\b: ", line.strip()):
+                    yield line.strip()
 
 
 def _env(given: object, context: Mapping[str, Any]) -> dict[str, str | None]:

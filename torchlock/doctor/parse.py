@@ -173,7 +173,9 @@ def node(text: str) -> Node | None:
     listed = re.search(r"([bcd?-][rwxsStT?-]{9})[.+]?\s+(?:\d+\s+)?(\S+)\s+(\S+)", text)
     if not listed:
         return Node(mode=text.strip()[:80])
-    return Node(mode=listed[1], owner=listed[2], group=listed[3])
+    number = re.search(r"\s(\d{1,4}),\s*\d", text)
+    major = int(number[1]) if number else None
+    return Node(mode=listed[1], owner=listed[2], group=listed[3], major=major)
 
 
 def ls_nodes(text: str) -> dict[str, str]:

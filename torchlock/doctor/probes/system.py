@@ -16,6 +16,7 @@ from torchlock.doctor.probes.machine import Machine
 _FILES = (
     "/proc/driver/nvidia/version",
     "/proc/modules",
+    "/proc/devices",
     "/proc/cmdline",
     "/proc/version",
     "/sys/module/nvidia/version",
@@ -47,6 +48,14 @@ _NAMES = (
     "LOGNAME",
 )
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|JWT|CREDENTIAL", re.I)
+_LIBCUDA_PLACES = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/local/nvidia/lib64",
+    "/usr/local/cuda/compat",
+)
 _DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 
 
@@ -70,6 +79,10 @@ def files(machine: Machine) -> dict[str, Any]:
         found["mountinfo: nvidia"] = "\n".join(
             x for x in lines if re.search("nvidia|libcuda|/dev/shm|noexec.* /tmp", x)
         )
+    for directory in _LIBCUDA_PLACES:
+        names = [name for name in machine.names(directory) or () if name.startswith("libcuda.so")]
+        if names:
+            found[f"ls {directory}/libcuda.so*"] = "\n".join(names)
     for directory in ("/etc/cdi", "/var/run/cdi"):
         names = machine.names(directory)
         if names is not None:

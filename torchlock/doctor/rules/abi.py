@@ -363,7 +363,7 @@ def musl(evidence: Evidence) -> Match | None:
 illegal = message_rule(
     "cpu-instruction-missing",
     KIND,
-    r"Illegal instruction|SIGILL|trap invalid opcode|does not support AVX",
+    r"(?<!an )Illegal instruction(?! was)|SIGILL|trap invalid opcode|does not support AVX",
     cause="The processor (or the virtual machine's CPU model) lacks an instruction that "
     "a library was compiled for, usually AVX or AVX2.",
     fix=(
@@ -388,6 +388,51 @@ other_python = message_rule(
     certainty=LIKELY,
     follows=("no-wheel-for-this-python",),
 )
+
+mkl = message_rule(
+    "mkl-too-new",
+    KIND,
+    r"undefined symbol: iJIT_NotifyEvent|libmkl_\w+\.so\S*: undefined symbol",
+    cause="conda's MKL is newer than the one this torch was linked with, and lacks a symbol.",
+    fix=("conda install 'mkl<2024.1'    # or use torch's own wheel, which brings its MKL",),
+)
+
+openmp = message_rule(
+    "two-openmp-runtimes",
+    KIND,
+    r"OMP: Error #15|Initializing libiomp5\S* but found|libiomp5.*already initialized",
+    cause="Two OpenMP runtimes are loaded into one process (packages from pip and conda mixed).",
+    fix=(
+        "take torch, numpy and scipy from one source (all wheels, or all conda)",
+        "to prove it only (results may be wrong): export KMP_DUPLICATE_LIB_OK=TRUE",
+    ),
+)
+
+
+@rule(
+    "extension-needs-other-torch-libraries",
+    KIND,
+    cause="<who> needs torch's library <library>, which this torch build does not have: "
+    "it was built "
+    "for another release, or for a CUDA build while a CPU build is installed.",
+    shows="`libtorch_cuda*.so`, `libc10_cuda.so` or a former libtorch name: cannot open "
+    "shared object file.",
+    fix=(
+        "python -c 'import torch; print(torch.__version__, torch.version.cuda)'",
+        "pip install --no-cache-dir --force-reinstall --no-deps --no-build-isolation <who>",
+        "a CPU build (+cpu) is installed: install the CUDA build of torch first",
+    ),
+    apart=("extension-built-for-other-torch: the library is there, a symbol in it is not",),
+    follows=("cpu-wheel", "torchvision-mismatch"),
+)
+def torch_library(evidence: Evidence) -> Match | None:
+    """One of torch's own libraries that an extension misses."""
+    missing = evidence.first(r"\b(lib(?:torch|c10|caffe2)\w*\.so)\S*: cannot open shared object")
+    if not missing:
+        return None
+    lines = evidence.grep(re.escape(missing[1]))
+    return Match(lines, LIKELY, {"library": missing[1], "who": _extension_name(evidence)})
+
 
 _SYSTEM = {
     "libGL.so.1": ("libgl1", "mesa-libGL"), "libgthread-2.0.so.0": ("libglib2.0-0", "glib2"),
@@ -439,5 +484,8 @@ RULES: tuple[Rule, ...] = (
     musl,
     illegal,
     other_python,
+    mkl,
+    openmp,
+    torch_library,
     system_library,
 )

@@ -320,6 +320,31 @@ def no_wheel(evidence: Evidence) -> Match | None:
     return Match(lines, LIKELY) if lines else None
 
 
+conda_virtual = message_rule(
+    "conda-cannot-see-cuda",
+    KIND,
+    r"nothing provides __cuda|__cuda\W.*(missing|not available|is missing on the system)",
+    cause="conda's solver sees no CUDA driver on this machine (__cuda), so it refuses CUDA builds.",
+    fix=(
+        "export CONDA_OVERRIDE_CUDA=12.6    # then solve again; for a machine without a GPU",
+        "nvidia-smi    # on a machine that should have one",
+    ),
+    apart=("cpu-build-conda: the solve succeeded with a CPU build",),
+)
+
+wrong_bytes = message_rule(
+    "wheel-hash-mismatch",
+    KIND,
+    r"DO NOT MATCH THE HASHES|Hash mismatch for|hashes? do(es)? not match",
+    cause="The file that was served is not the one the lock names by sha256 (another index's build "
+    "of the same version, a damaged cache, or a proxy that rewrites).",
+    fix=(
+        "pip cache purge    # uv: uv cache clean; then install again",
+        "take the wheel from the index the lock was made with; seven nvidia packages have two "
+        "different wheels for one version",
+    ),
+)
+
 RULES: tuple[Rule, ...] = (
     user_site,
     other_environment,
@@ -331,4 +356,6 @@ RULES: tuple[Rule, ...] = (
     cpu_wheel,
     not_there,
     no_wheel,
+    conda_virtual,
+    wrong_bytes,
 )

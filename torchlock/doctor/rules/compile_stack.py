@@ -201,6 +201,41 @@ arch_unknown = message_rule(
     apart=("triton-too-old-for-gpu: ptxas, from torch.compile",),
 )
 
+
+@rule(
+    "build-without-gpu",
+    KIND,
+    cause="An extension is built where no GPU is visible (docker build, login node), so its "
+    "architectures cannot be detected.",
+    shows="`No CUDA runtime is found`, or `IndexError: list index out of range` from "
+    "torch.utils.cpp_extension's architecture flags.",
+    fix=(
+        "export TORCH_CUDA_ARCH_LIST='8.0;8.6;9.0'    # the architectures that will run it",
+        "FORCE_CUDA=1 pip install --no-build-isolation <package>    # where its "
+        "setup asks for a GPU",
+    ),
+    apart=("nvcc-missing: there is no toolkit",),
+)
+def no_gpu_at_build(evidence: Evidence) -> Match | None:
+    """A build that looks for a GPU."""
+    lines = evidence.grep(r"No CUDA runtime is found, using CUDA_HOME")
+    flags = evidence.grep(r"_get_cuda_arch_flags|arch_list\[-1\]|TORCH_CUDA_ARCH_LIST")
+    index = evidence.grep(r"IndexError: list index out of range")
+    if (lines and evidence.error) or (flags and index):
+        return Match(lines + flags + index, CERTAIN if index and flags else LIKELY)
+    return None
+
+
+build_memory = message_rule(
+    "build-out-of-memory",
+    KIND,
+    r"Killed signal terminated program (cc1plus|cicc|ptxas)|(cicc|cc1plus|nvcc)\S* "
+    r"died due to signal 9"
+    r"|nvcc.*exit (code|status):? (137|9)\b",
+    cause="The compiler was killed for want of host memory: too many compile jobs at once.",
+    fix=("MAX_JOBS=2 pip install --no-build-isolation <package>    # 2 to 4 GB each", "free -g"),
+)
+
 no_ninja = message_rule(
     "ninja-missing",
     KIND,
@@ -310,6 +345,8 @@ RULES: tuple[Rule, ...] = (
     compiler_new,
     arch_unknown,
     no_nvcc,
+    no_gpu_at_build,
+    build_memory,
     no_ninja,
     no_setuptools,
     no_triton,

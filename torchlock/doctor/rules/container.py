@@ -57,7 +57,9 @@ def _nothing_injected(evidence: Evidence) -> bool:
 )
 def no_gpus(evidence: Evidence) -> Match | None:
     """A container with nothing of NVIDIA's in it."""
-    if not _inside(evidence) or not _nothing_injected(evidence) or evidence.system.wsl:
+    if not _inside(evidence) or not _nothing_injected(evidence):
+        return None
+    if evidence.system.wsl and "/dev/dxg" in (evidence.nodes or {}):
         return None
     lines = facts.driver_lines(evidence) + evidence.grep(r"not found|cannot open|Found no NVIDIA")
     lines += tuple(
@@ -609,6 +611,84 @@ def no_uvm(evidence: Evidence) -> Match | None:
 
 
 @rule(
+    "device-node-stale",
+    KIND,
+    cause="The node <node> has another major number than the driver now has (the number of "
+    "nvidia-uvm and nvidia-caps changes from boot to boot), so it leads nowhere.",
+    shows="The node exists and open() = ENXIO or ENODEV, or its major number is not the one in "
+    "/proc/devices; typical of LXC and of nodes made by hand.",
+    fix=lambda evidence: (
+        "grep nvidia /proc/devices; ls -l /dev/nvidia*    # compare the numbers",
+        fixes.on_host(evidence) + "sudo rm <node> && sudo nvidia-modprobe -u -c=0",
+        "in a container: let the toolkit or a bind mount bring the node, never mknod; LXC: correct "
+        "the number in lxc.cgroup2.devices.allow",
+    ),
+    apart=(
+        "uvm-node-missing: there is no node",
+        "uvm-broken-after-suspend: the node is right, the module's state is not",
+    ),
+)
+def stale_node(evidence: Evidence) -> Match | None:
+    """A node with a former major number."""
+    if facts.driver_works(evidence) and evidence.libcuda.init == 0:
+        return None
+    majors = {
+        match[2]: int(match[1])
+        for line in evidence.lines
+        if "/proc/devices" in line.source
+        and (match := re.match(r"\s*(\d{1,4})\s+(nvidia[\w-]*)$", line.text))
+    }
+    for path, node in sorted((evidence.nodes or {}).items()):
+        known = majors.get(path.rpartition("/")[2].removesuffix("-tools"))
+        differs = node.major is not None and known is not None and node.major != known
+        if differs or (path.startswith("/dev/nvidia") and node.opened in ("ENXIO", "ENODEV")):
+            lines = (f"{path}: {node.mode} major {node.major} open() {node.opened}".rstrip(),)
+            shown = evidence.grep("nvidia", source="/proc/devices")
+            return Match(lines + shown, CERTAIN if differs else LIKELY, {"node": path})
+    return None
+
+
+apparmor = message_rule(
+    "apparmor-denied",
+    KIND,
+    r'apparmor="DENIED".*nvidia',
+    cause="An AppArmor profile forbids the NVIDIA devices or libraries.",
+    fix=(
+        "docker run --security-opt apparmor=unconfined ...    # to prove it; LXC: "
+        "lxc.apparmor.profile = unconfined",
+        "then allow /dev/nvidia* rw and /proc/driver/nvidia/** r in the profile",
+    ),
+    apart=("selinux-denied: an avc line", "cgroup-lost: no line in the kernel log"),
+)
+
+jit_missing = message_rule(
+    "jit-compiler-missing",
+    KIND,
+    r"CUDA_ERROR_JIT_COMPILER_NOT_FOUND|PTX JIT compiler library was not found|Error 221\b"
+    r"|libnvidia-ptxjitcompiler\S*: cannot open",
+    cause="The driver's JIT compiler (libnvidia-ptxjitcompiler.so.1) is missing, so PTX cannot be "
+    "compiled for this GPU.",
+    fix=(
+        "ldconfig -p | grep ptxjitcompiler    # the same version as libcuda",
+        "container: request the compute capability (NVIDIA_DRIVER_CAPABILITIES=compute,utility)",
+        "host: reinstall the driver's libraries (libnvidia-compute-<branch>)",
+    ),
+    apart=("ptx-newer-than-driver: the compiler is there and too old",),
+)
+
+wrong_class = message_rule(
+    "libcuda-wrong-architecture",
+    KIND,
+    r"libcuda\.so\S*:? wrong ELF class|libcuda\S*: cannot open shared object file: Exec format",
+    cause="The libcuda.so.1 found is built for another architecture (32-bit, or another machine).",
+    fix=(
+        "file -L <path of libcuda.so.1>; uname -m",
+        "take its directory out of LD_LIBRARY_PATH; install the 64-bit driver libraries",
+    ),
+)
+
+
+@rule(
     "cdi-unresolved",
     KIND,
     cause="The CDI device name cannot be resolved: there is no CDI specification for the "
@@ -781,7 +861,11 @@ RULES: tuple[Rule, ...] = (
     no_cgroups,
     lxc,
     cgroup_lost,
+    stale_node,
     no_uvm,
+    apparmor,
+    jit_missing,
+    wrong_class,
     seccomp,
     os_call,
 )

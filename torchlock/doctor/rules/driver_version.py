@@ -91,7 +91,7 @@ def too_old(evidence: Evidence) -> Match | None:
     said = evidence.first(r"driver on your system is too old \(found version (\d{4,5})\)")
     lines = evidence.grep(
         r"driver on your system is too old|CUDA driver version is insufficient"
-        r"|Error 35\b|CUDA_ERROR_INSUFFICIENT_DRIVER"
+        r"|Error 3[56]\b|CallRequiresNewerDriver|CUDA_ERROR_INSUFFICIENT_DRIVER"
     )
     driver = facts.driver_version(evidence)
     number = int(said[1]) if said else evidence.libcuda.version or 0
@@ -154,8 +154,9 @@ def ptx(evidence: Evidence) -> Match | None:
     lines = evidence.grep(
         r"PTX was compiled with an unsupported toolchain|UNSUPPORTED_PTX_VERSION"
         r"|UnsupportedPtxVersion|Error 222\b|Unsupported \.version \d"
+        r"|a PTX JIT compilation failed|CUDA_ERROR_INVALID_PTX"
     )
-    if not lines:
+    if not lines or evidence.grep(r"ptxas\b.*(fatal|error|Unsupported)"):
         return None
     cuda = tables.BRANCH_CUDA.get(facts.branch(evidence), ())
     values = {

@@ -273,11 +273,33 @@ out_of_memory = message_rule(
     follows=("gpu-memory-held",),
 )
 
+watchdog = message_rule(
+    "kernel-time-limit",
+    KIND,
+    r"the launch timed out and was terminated|cudaErrorLaunchTimeout|CUDA_ERROR_LAUNCH_TIMEOUT",
+    cause="A kernel ran longer than the display's watchdog allows on a GPU that drives a screen.",
+    fix=(
+        "run on a GPU without a display, or stop the display server (sudo systemctl isolate "
+        "multi-user.target)",
+        'or Option "Interactive" "0" in the Device section of xorg.conf; smaller batches',
+    ),
+)
+
+power = message_rule(
+    "gpu-power-cable",
+    KIND,
+    r"power cables?.*(not|required)|insufficient (external )?power|power connector.*(not|missing)",
+    cause="The GPU's extra power connectors are not, or not all, connected.",
+    fix=("switch the machine off, connect every PCIe power cable of the card, and start it again",),
+    apart=("xid79-fell-off-bus: it started and was lost",),
+)
+
 program_fault = message_rule(
     "gpu-program-fault",
     KIND,
     r"device-side assert triggered|illegal memory access|misaligned address"
     r"|unspecified launch failure"
+    r"|an illegal instruction was encountered"
     r"|Xid.*[:,] (13|31)\b",
     cause="A kernel of the program failed on the GPU (an index out of range, or a bug in an "
     "operator); the environment is sound.",
@@ -302,5 +324,7 @@ RULES: tuple[Rule, ...] = (
     busy,
     memory_held,
     out_of_memory,
+    watchdog,
+    power,
     program_fault,
 )

@@ -33,6 +33,7 @@ _CUDNN = (
     r"|cuDNN version incompatibility|cudnn\S* version (mismatch|\(?\d+\)? is not compatible)"
     r"|Loaded runtime CuDNN library: \S+ but source was compiled with"
     r"|Unable to load any of \{?libcudnn|Invalid handle\. Cannot load symbol cudnn"
+    r"|unable to find an engine to execute this computation"
     r"|libcudnn\w*\.so\S*:? undefined symbol|Could not load library libcudnn\w+\.so\.9"
 )
 
@@ -69,6 +70,10 @@ def _faults(evidence: Evidence) -> list[_Fault]:
         r"(\S*?(lib[\w+-]+\.so[.\w]*)): version [`'](lib[\w.]+)' not found", text
     ):
         found.append(_Fault(version[2], version[3], version[1]))
+    for failed in re.finditer(r"failed to open (lib[\w+-]+\.so[.\w]*)", text):
+        found.append(_Fault(failed[1]))
+    if re.search(r"CUBLAS_STATUS_(INVALID_VALUE|NOT_SUPPORTED|NOT_INITIALIZED)", text):
+        found.append(_Fault("libcublas.so.12", "CUBLAS_STATUS"))
     if re.search(_CUDNN, text):
         found.append(_Fault("libcudnn.so.9", "cudnn"))
     return [fault for fault in found if tables.is_cuda_library(fault.soname)]
@@ -324,7 +329,11 @@ _OTHERS = (
 def other_cuda(evidence: Evidence) -> Match | None:
     """A soname torch's build never loads."""
     for fault in _faults(evidence):
+        family = tables.stem(fault.soname)
+        broken = [each for each in _faults(evidence) if each.symbol]
         if fault.symbol or _torchs_own(evidence, fault.soname):
+            continue
+        if any(tables.stem(each.soname) == family for each in broken):
             continue
         if re.search(r"site-packages/torch/lib/\S+: |import torch$", evidence.error):
             continue

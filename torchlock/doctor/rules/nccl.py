@@ -266,7 +266,9 @@ def p2p(evidence: Evidence) -> Match | None:
         r"NCCL_P2P_DISABLE=1.*(complet|work|succe|fix|finish|pass|help|ok|runs)"
         r"|(with|setting) NCCL_P2P_DISABLE"
     )
-    acs = evidence.grep(r"ACSCtl:.*(ReqRedir|SrcValid|CmpltRedir)\+")
+    acs = evidence.grep(
+        r"ACSCtl:.*(ReqRedir|SrcValid|CmpltRedir)\+|NCCL.*Missing .?iommu=pt|ACS (is )?enabled"
+    )
     iommu = evidence.grep(
         r"(amd|intel)_iommu=on|iommu=(on|force)|DMAR: IOMMU enabled|AMD-Vi"
         r"|^\s*(ivhd|dmar)\d|p2pBandwidthLatency.*(fail|hang)"

@@ -103,4 +103,13 @@ threads = message_rule(
     follows=("cuda-in-forked-process",),
 )
 
-RULES: tuple[Rule, ...] = (forked, main_guard, unpicklable, ipc, threads)
+daemonic = message_rule(
+    "daemonic-process-has-children",
+    KIND,
+    r"daemonic processes are not allowed to have children",
+    cause="A DataLoader with workers is used inside a multiprocessing.Pool worker, which may not "
+    "start children.",
+    fix=("DataLoader(num_workers=0) there, or concurrent.futures.ProcessPoolExecutor",),
+)
+
+RULES: tuple[Rule, ...] = (forked, main_guard, unpicklable, ipc, threads, daemonic)

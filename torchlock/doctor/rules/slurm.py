@@ -189,4 +189,24 @@ def login_node(evidence: Evidence) -> Match | None:
     return Match(lines, CERTAIN if here else LIKELY)
 
 
-RULES: tuple[Rule, ...] = (step_without, not_requested, one_each, login_node)
+@rule(
+    "slurm-gres-refused",
+    KIND,
+    cause="Slurm refuses the GPU request: this partition or node has no such generic resource.",
+    shows="`Invalid generic resource (gres) specification`, `Requested node configuration is not "
+    "available`.",
+    fix=(
+        "sinfo -o '%P %G %N'    # the partitions with GPUs, and the names of their types",
+        "sbatch --partition=<partition with GPUs> --gres=gpu:1 ...",
+    ),
+    apart=("slurm-no-gpu-requested: the job runs, without a GPU",),
+)
+def refused_gres(evidence: Evidence) -> Match | None:
+    """A request Slurm cannot meet."""
+    lines = evidence.grep(
+        r"Invalid generic resource|Requested node configuration is not available|Invalid gres"
+    )
+    return Match(lines) if lines else None
+
+
+RULES: tuple[Rule, ...] = (refused_gres, step_without, not_requested, one_each, login_node)

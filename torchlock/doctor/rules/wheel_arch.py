@@ -163,11 +163,11 @@ def triton(evidence: Evidence) -> Match | None:
         r"\b(sm_\d+[af]?)\b.*(?:gpu-name|not defined|recognized|Unsupported)"
         r"|(?:Unsupported target|Value) '(sm_\w+)'"
     )
-    if not lines or not arch:
+    if not lines or not (arch or evidence.grep(r"ptxas.*Unsupported \.version")):
         return None
     return Match(
         lines + evidence.grep("triton|ptxas", source="pip|cmd|which"),
-        values={"arch": arch[1] or arch[2]},
+        values={"arch": (arch[1] or arch[2]) if arch else "(PTX version)"},
     )
 
 

@@ -97,9 +97,12 @@ def no_dxg(evidence: Evidence) -> Match | None:
         r"GPU access blocked by the operating system|gpuSupport\s*=\s*false"
         r"|dxgk?.*(fail|error|not found)"
     )
-    if (evidence.system.wsl and _has_dxg(evidence) is False and evidence.libcuda.init != 0) or (
-        blocked and evidence.system.wsl
-    ):
+    absent = (
+        _has_dxg(evidence) is False
+        and evidence.libcuda.init != 0
+        and not evidence.container.inside  # there it is the engine that gives the device
+    )
+    if evidence.system.wsl and (absent or blocked):
         return Match(
             blocked
             + evidence.grep(r"microsoft|wsl2", source="context|uname|version")
@@ -125,6 +128,8 @@ def no_dxg(evidence: Evidence) -> Match | None:
 )
 def not_found(evidence: Evidence) -> Match | None:
     """libcuda not found in WSL."""
+    if evidence.container.inside and _has_dxg(evidence) is False:
+        return None
     if evidence.system.wsl and evidence.libcuda.found is False and _has_dxg(evidence) is not False:
         return Match(
             evidence.grep("libcuda", source="dlopen|ls|ldconfig")
@@ -161,4 +166,26 @@ def stale(evidence: Evidence) -> Match | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (one, no_dxg, shadowed, not_found, stale)
+@rule(
+    "wsl-toolkit-too-old",
+    KIND,
+    cause="The container engine's NVIDIA toolkit is older than the Windows driver and leaves out a "
+    "library that it needs.",
+    shows="Error 500 `named symbol not found` in a container under WSL 2 (or Docker Desktop).",
+    fix=(
+        "upgrade Docker Desktop, or in the distribution: sudo apt-get install --only-upgrade "
+        "nvidia-container-toolkit && sudo systemctl restart docker",
+        "then make the container anew",
+    ),
+    apart=("wsl-driver-stale: the same outside a container, with another code",),
+)
+def old_toolkit(evidence: Evidence) -> Match | None:
+    """Error 500 in a container."""
+    lines = evidence.grep(r"Error 500\b|named symbol not found|CUDA_ERROR_NOT_FOUND")
+    if not lines and evidence.libcuda.init != 500:
+        return None
+    here = evidence.system.wsl or evidence.container.desktop
+    return Match(lines, CERTAIN if here and evidence.container.inside else LIKELY)
+
+
+RULES: tuple[Rule, ...] = (one, no_dxg, shadowed, not_found, old_toolkit, stale)
