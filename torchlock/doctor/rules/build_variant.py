@@ -123,7 +123,7 @@ def other_environment(evidence: Evidence) -> Match | None:
         "Jetson: NVIDIA's wheels for its JetPack release instead",
     ),
     apart=("cpu-wheel: x86-64, where the index's own wheel has CUDA",),
-    follows=("user-site-shadows-environment",),
+    follows=("user-site-shadows-environment", "jetson-generic-wheel"),
 )
 def aarch64(evidence: Evidence) -> Match | None:
     """A CPU wheel on ARM."""

@@ -603,6 +603,8 @@ def no_uvm(evidence: Evidence) -> Match | None:
         return None
     if evidence.libcuda.found is False or evidence.torch.available is True:
         return None
+    if facts.opened_with(evidence, "EACCES") or facts.opened_with(evidence, "EPERM"):
+        return None
     return Match(
         tuple(sorted(evidence.nodes or {}))
         + evidence.grep(r"uvm|999|unknown error")
