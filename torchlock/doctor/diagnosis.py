@@ -60,7 +60,7 @@ def _works(evidence: Evidence) -> bool:
 
 
 def _looked_at(evidence: Evidence) -> tuple[str, ...]:
-    said = []
+    said = [f"error: {line}" for line in evidence.error.splitlines()[:3] if line.strip()]
     system, driver, torch = evidence.system, evidence.driver, evidence.torch
     if system.os or system.kernel:
         where = (
@@ -156,4 +156,7 @@ def _collect(evidence: Evidence) -> tuple[str, ...]:
             "strace -f -e trace=openat,ioctl python -c 'import torch; "
             "torch.cuda.init()' 2>&1 | grep -E 'nvidia|libcuda|= -1'"
         )
+    if "no kernel image" in evidence.error:
+        wanted.insert(0, "nvidia-smi --query-gpu=name,compute_cap --format=csv,noheader")
+        wanted.insert(1, "python -c 'import torch; print(torch.cuda.get_arch_list())'")
     return tuple(wanted)

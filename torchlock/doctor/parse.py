@@ -55,7 +55,8 @@ def _listed(text: str) -> Iterator[Gpu]:
                 name=row[2],
                 ecc=int(row[3][:9]) if row[3].isdecimal() else None,
                 compute_mode=mode[1] if mode else "",
-                mig_mode=mig[1] == "Enabled" if mig else None,
+                # with MIG on, the ECC column says so
+                mig_mode=mig[1] == "Enabled" if mig else (row[3] == "On" or None),
             )
         elif item := _LIST.match(line.strip()):
             migs = []

@@ -80,9 +80,9 @@ def files(machine: Machine) -> dict[str, Any]:
             x for x in lines if re.search("nvidia|libcuda|/dev/shm|noexec.* /tmp", x)
         )
     for directory in _LIBCUDA_PLACES:
-        names = [name for name in machine.names(directory) or () if name.startswith("libcuda.so")]
-        if names:
-            found[f"ls {directory}/libcuda.so*"] = "\n".join(names)
+        copies = [name for name in machine.names(directory) or () if name.startswith("libcuda.so")]
+        if copies:
+            found[f"ls {directory}/libcuda.so*"] = "\n".join(copies)
     for directory in ("/etc/cdi", "/var/run/cdi"):
         names = machine.names(directory)
         if names is not None:

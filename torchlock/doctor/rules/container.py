@@ -434,6 +434,9 @@ def no_cgroups(evidence: Evidence) -> Match | None:
 def cgroup_lost(evidence: Evidence) -> Match | None:
     """EPERM on nodes that once worked."""
     refused = _not_permitted(evidence)
+    if not evidence.container.inside and refused and evidence.system.os == "":
+        # a message alone; it comes from containers nearly always
+        return Match(refused, POSSIBLE) if not evidence.container.engine else None
     if not evidence.container.inside or not refused:
         return None
     before = evidence.grep(

@@ -20,6 +20,7 @@ KIND = "driver-version"
     shows="`Driver/library version mismatch`, `API mismatch` in the kernel log, cuInit 803 with "
     "libcuda from the system's own directory.",
     fix=(
+        "ldconfig -p | grep libcuda; echo $LD_LIBRARY_PATH    # no compat directory there? then:",
         "sudo reboot",
         "or without a reboot, with every GPU process ended: sudo rmmod nvidia_uvm nvidia_drm "
         "nvidia_modeset nvidia && sudo modprobe nvidia",
@@ -62,8 +63,9 @@ def mismatch(evidence: Evidence) -> Match | None:
             "stale CDI specification (sudo nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml)",
             fixes.recreate(evidence),
         )
-    values = {"module": module or "see /proc/driver/nvidia/version", "library": library or "newer"}
-    return Match(lines, CERTAIN, values, fix)
+    told = evidence.grep(r"library version mismatch|API mismatch|NVML library version")
+    values = {"module": module or "version unknown", "library": library or "version unknown"}
+    return Match(lines, CERTAIN if told or differ else LIKELY, values, fix)
 
 
 @rule(

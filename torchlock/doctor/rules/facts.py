@@ -169,8 +169,18 @@ def built_for_running_kernel(evidence: Evidence) -> bool | None:
     entries, kernel = dkms(evidence), evidence.system.kernel
     if evidence.grep(r"Module nvidia not found", source="modinfo|modprobe"):
         return False
-    if evidence.grep(r"^filename:\s*/|insmod /lib/modules/\S*nvidia", source="modinfo|modprobe"):
+    if evidence.grep(
+        r"^filename:\s*/|insmod /lib/modules/\S*nvidia|^(version:\s*)?\d{3}\.\d+",
+        source="modinfo|modprobe",
+    ):
         return True
+    files = {
+        found
+        for line in evidence.lines
+        for found in re.findall(r"/lib/modules/([^/\s]+)/\S*/nvidia\.ko", line.text)
+    }
+    if files and kernel:
+        return kernel in files
     if entries and kernel:
         return any(of == kernel and status.startswith("installed") for _, of, status in entries)
     if any(status.startswith("installed") for *_, status in entries):

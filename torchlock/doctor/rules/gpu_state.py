@@ -261,7 +261,8 @@ def memory_held(evidence: Evidence) -> Match | None:
 out_of_memory = message_rule(
     "gpu-out-of-memory",
     KIND,
-    r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError",
+    r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
+    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
     cause="The program needs more GPU memory than there is; the environment is sound.",
     fix=(
         "use smaller batches, activation checkpointing or torch.autocast",

@@ -60,11 +60,15 @@ def _faults(evidence: Evidence) -> list[_Fault]:
     for missing in re.finditer(r"(lib[\w+-]+\.so[.\w]*)(?:' )? (?:is |was )?not found", text):
         found.append(_Fault(missing[1]))
     for symbol in re.finditer(
-        r"(\S+\.so\S*): undefined symbol: ([^\s,]+)(?:, version (\S+))?", text
+        r"(?:(\S+\.so\S*): )?undefined symbol: ([^\s,]+)(?:, version (\S+))?", text
     ):
         by_symbol = next((lib for pattern, lib in _SYMBOLS if re.match(pattern, symbol[2])), "")
         found.append(
-            _Fault(symbol[3] or (by_symbol + ".so" if by_symbol else ""), symbol[2], symbol[1])
+            _Fault(
+                soname=symbol[3] or (by_symbol + ".so" if by_symbol else ""),
+                symbol=symbol[2],
+                owner=symbol[1] or "",
+            )
         )
     for version in re.finditer(
         r"(\S*?(lib[\w+-]+\.so[.\w]*)): version [`'](lib[\w.]+)' not found", text

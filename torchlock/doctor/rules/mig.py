@@ -45,7 +45,7 @@ def no_instances(evidence: Evidence) -> Match | None:
         r"No MIG devices found|No (GPU|MIG|compute) instances? found|No MIG-enabled"
     )
     compute = evidence.grep("No compute instances|No GPU instances")
-    if listed or evidence.libcuda.init in (100, 999, 101) or facts.says_no_gpu(evidence):
+    if listed or evidence.libcuda.init in (3, 100, 101, 999) or facts.says_no_gpu(evidence):
         return Match(listed + compute + evidence.grep("Enabled"), CERTAIN if listed else LIKELY)
     return None
 
