@@ -19,9 +19,10 @@ def to_text(diagnosis: Diagnosis) -> str:
     if diagnosis.status == HEALTHY:
         lines = ["CUDA works here: no fault found.", *_block("looked at", diagnosis.looked_at)]
     elif diagnosis.status == UNDETERMINED:
-        what = (
-            "Nothing that is known fits the evidence" if diagnosis.looked_at else "Nothing to judge"
-        )
+        alone = all(line.startswith("error: ") for line in diagnosis.looked_at)
+        what = "The message alone does not decide" if alone else "Nothing known fits the evidence"
+        if not diagnosis.looked_at:
+            what = "There is nothing to judge"
         lines = [
             f"{what}, so no cause is named.",
             *_block("looked at", diagnosis.looked_at),

@@ -409,6 +409,26 @@ def no_cgroups(evidence: Evidence) -> Match | None:
     return None
 
 
+def _keep_devices(evidence: Evidence) -> tuple[str, ...]:
+    """How to make the container anew, and keep its devices this time."""
+    again = fixes.recreate(evidence) + "    # at once"
+    if evidence.container.engine == "kubernetes":
+        return (
+            again,
+            "to prevent it, on the node: the device plugin with deviceListStrategy cdi-cri (or "
+            "PASS_DEVICE_SPECS=true), and a recent nvidia-container-toolkit",
+        )
+    if evidence.container.engine == "podman":
+        return (again, "to prevent it: podman run --device nvidia.com/gpu=all ... (CDI, no hook)")
+    return (
+        again,
+        "to prevent it, use CDI (toolkit >= 1.14): docker run --device nvidia.com/gpu=all ...; or "
+        "name every node: --device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0",
+        'or {"exec-opts": ["native.cgroupdriver=cgroupfs"]} in /etc/docker/daemon.json',
+        "on the host: sudo nvidia-ctk system create-dev-char-symlinks --create-all",
+    )
+
+
 @rule(
     "cgroup-lost",
     KIND,
@@ -416,14 +436,7 @@ def no_cgroups(evidence: Evidence) -> Match | None:
     "(systemctl daemon-reload, an upgrade, a container update).",
     shows="Inside a container that worked before: `Failed to initialize NVML: Unknown Error`, "
     "open() of the nodes = EPERM, host fine.",
-    fix=lambda evidence: (
-        fixes.recreate(evidence) + "    # at once",
-        'to prevent it: {"exec-opts": ["native.cgroupdriver=cgroupfs"]} in '
-        "/etc/docker/daemon.json, or",
-        "use CDI (toolkit >= 1.14: docker run --device nvidia.com/gpu=all), or name every node: "
-        "--device /dev/nvidiactl --device /dev/nvidia-uvm --device /dev/nvidia0",
-        "udev: sudo nvidia-ctk system create-dev-char-symlinks --create-all",
-    ),
+    fix=_keep_devices,
     apart=(
         "no-cgroups-on-rootful: it never worked",
         "selinux-denied: the audit log has the denial",

@@ -263,7 +263,7 @@ out_of_memory = message_rule(
     KIND,
     r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
     r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
-    cause="The program needs more GPU memory than there is; the environment is sound.",
+    cause="The program needs more GPU memory than there is.",
     fix=(
         "use smaller batches, activation checkpointing or torch.autocast",
         "fragmentation (reserved much larger than allocated): "
