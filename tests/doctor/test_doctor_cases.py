@@ -178,6 +178,16 @@ def test_a_fault_free_machine_gives_no_finding(change):
     assert diagnosis.status == HEALTHY
 
 
+def test_cuda_that_works_needs_neither_nvidia_smi_nor_proc():
+    evidence = SOUND | {
+        "context": {"os": "Debian 12", "container": "docker"},
+        "cmd": {"nvidia-smi": {"rc": 127, "out": "nvidia-smi: command not found"}, "lspci": ""},
+        "files": {"/proc/driver/nvidia/version": None},
+        "dev": {"/dev/nvidia0": "crw-rw-rw- root root 195,0"},
+    }
+    assert judge(loose.read(evidence)).status == HEALTHY
+
+
 def test_a_fault_free_wsl_gives_no_finding():
     evidence = SOUND | {
         "context": {"os": "Ubuntu 24.04", "uname": "6.6.87.1-microsoft-standard-WSL2"},

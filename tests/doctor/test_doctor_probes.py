@@ -31,7 +31,7 @@ torch='"version": "2.7.1+cu126", "cuda": "12.6", "is_available": %(on)s, "device
 cuda='"libcuda.so.1": {"ok": true, "path": "/usr/lib/libcuda.so.560.35.03"}'
 case "$*" in
 *cuInit*) echo '{"dlopen": {'"$cuda"'}, "cuInit": %(init)s}' ;;
-*find_spec*) echo '{"torch": {'"$torch"'}}' ;;
+*find_spec*) echo '{"torch": {'"$torch"'}, "cudaGetDeviceCount": 0, "maps": []}' ;;
 *) echo '{"torch": {'"$torch"', "error": "%(error)s"}}' ;;
 esac
 """

@@ -48,7 +48,7 @@ def _symptom(evidence: Evidence) -> bool:
         or evidence.torch.available is False
         or evidence.libcuda.found is False
         or evidence.libcuda.init not in (None, 0)
-        or bool(facts.smi(evidence).failure)
+        or (bool(facts.smi(evidence).failure) and not _works(evidence))
         or bool(evidence.grep(r"\S", source="^(observed|symptom)"))
     )
 

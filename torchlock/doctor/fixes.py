@@ -60,16 +60,23 @@ def driver(evidence: Evidence, branch: str) -> str:
         return (
             f"On Windows: install the NVIDIA Windows driver {branch} or newer, then wsl --shutdown"
         )
-    where = on_host(evidence)
     kind = "" if evidence.container.inside else family(evidence)
+    if kind == "debian" and re.search("ubuntu|mint|pop", evidence.system.os, re.I):
+        kind = "ubuntu"
+    if kind == "rhel" and re.search("fedora", evidence.system.os, re.I):
+        kind = "fedora"
     command = {
-        "debian": f"sudo apt-get install nvidia-driver-{branch} (Debian: nvidia-driver)",
-        "rhel": f"sudo dnf install nvidia-driver (branch {branch} or newer)",
-        "suse": f"sudo zypper install nvidia-open-driver-G06-signed-kmp-default (>= {branch})",
+        "ubuntu": f"sudo apt-get install nvidia-driver-{branch}",
+        "debian": f"sudo apt-get install nvidia-driver    # {branch} or newer: from backports or "
+        "NVIDIA's repository",
+        "rhel": f"sudo dnf module install nvidia-driver:{branch}-dkms",
+        "fedora": "sudo dnf install akmod-nvidia xorg-x11-drv-nvidia-cuda",
+        "suse": "sudo zypper install nvidia-open-driver-G06-signed-kmp-default",
         "arch": "sudo pacman -Syu nvidia-open",
-        "nixos": f"set hardware.nvidia.package to a driver >= {branch} and nixos-rebuild switch",
-    }.get(kind, "upgrade the NVIDIA driver with the host's package manager")
-    return f"{where}upgrade the driver to {branch} or newer: {command}; then sudo reboot"
+        "nixos": "set hardware.nvidia.package to it; sudo nixos-rebuild switch",
+    }.get(kind, "with the host's package manager")
+    where = on_host(evidence)
+    return f"{where}upgrade the driver to {branch} or newer and reboot: {command}"
 
 
 def headers(evidence: Evidence) -> str:

@@ -93,11 +93,11 @@ try:
     code = ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count))
     said["torch"]["is_available"] = code == 0 and count.value > 0
     said["torch"]["device_count"] = count.value if code == 0 else 0
-    said["observed_cudaGetDeviceCount"] = code
+    said["cudaGetDeviceCount"] = code
 except OSError as error:
     said["error"] = f"ImportError: {error}"
 except (AttributeError, StopIteration) as error:
-    said["observed_native_load"] = str(error)
+    said["nativeLoad"] = str(error)
 said["maps"] = sorted({line.split(None, 5)[-1].strip() for line in open("/proc/self/maps")
                        if re.search(r"lib(cu|nv|nccl|torch|c10|stdc)[^/]*\\.so", line)})
 emit()

@@ -198,7 +198,7 @@ def _libcuda_on_disk(evidence: Evidence) -> tuple[str, ...]:
         "WSL2: /usr/lib/wsl/lib; GKE: /usr/local/nvidia/lib64",
     ),
     apart=("compute-capability-not-requested: there is no libcuda.so.1 anywhere",),
-    follows=("wsl2", "apptainer-without-nv"),
+    follows=("wsl2", "apptainer-without-nv", "libcuda-dangling-link"),
 )
 def outside_path(evidence: Evidence) -> Match | None:
     """A libcuda the loader does not find."""
@@ -208,6 +208,34 @@ def outside_path(evidence: Evidence) -> Match | None:
         x for x in _libcuda_on_disk(evidence) if not re.search(r"No such file|cannot access", x)
     )
     return Match(shown + evidence.grep("libcuda", source="dlopen"), LIKELY) if shown else None
+
+
+@rule(
+    "libcuda-dangling-link",
+    KIND,
+    cause="libcuda.so.1 is a link to <target>, which does not exist: the driver changed after the "
+    "link was made (or mounted).",
+    shows="`libcuda.so.1 -> libcuda.so.<version>` without that file; `broken symbolic link`.",
+    fix=lambda evidence: (
+        (fixes.recreate(evidence) + "    # the engine then mounts the present driver's files")
+        if evidence.container.inside
+        else "sudo ldconfig; reinstall the driver's libraries (libnvidia-compute-<branch>)",
+        "ls -l /usr/lib/x86_64-linux-gnu/libcuda* /usr/lib64/libcuda*",
+    ),
+    apart=("libcuda-outside-loader-path: the file is there, in another directory",),
+)
+def dangling(evidence: Evidence) -> Match | None:
+    """A libcuda.so.1 that leads nowhere."""
+    if evidence.libcuda.found is not False:
+        return None
+    broken = evidence.grep(r"libcuda\.so\S*:? broken symbolic link")
+    link = evidence.first(r"libcuda\.so\.1 -> (\S+)")
+    target = link[1].rpartition("/")[2] if link else ""
+    entries = [x.text for x in evidence.lines if target and target in x.text]
+    if broken or (target and all("->" in text for text in entries)):
+        lines = broken + evidence.grep(r"libcuda\.so\.1 ->")
+        return Match(lines, CERTAIN if broken else LIKELY, {"target": target or "a missing file"})
+    return None
 
 
 empty_libcuda = message_rule(
@@ -873,6 +901,7 @@ RULES: tuple[Rule, ...] = (
     no_compute,
     no_nv,
     nv_incomplete,
+    dangling,
     bare_devices,
     outside_path,
     selinux,

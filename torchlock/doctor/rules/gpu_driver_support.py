@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchlock.doctor import fixes, tables
 from torchlock.doctor.evidence import Evidence
-from torchlock.doctor.findings import CERTAIN, LIKELY, POSSIBLE, Match, Rule, rule
+from torchlock.doctor.findings import CERTAIN, LIKELY, POSSIBLE, Match, Rule, message_rule, rule
 from torchlock.doctor.rules import facts
 
 KIND = "gpu-driver-support"
@@ -259,6 +259,20 @@ def vgpu(evidence: Evidence) -> Match | None:
     return Match(lines, LIKELY) if lines and evidence.torch.available is not True else None
 
 
+iommu = message_rule(
+    "iommu-fault",
+    KIND,
+    r"DMAR: .*fault|AMD-Vi: Event logged \[IO_PAGE_FAULT|IO_PAGE_FAULT",
+    cause="The IOMMU blocks the GPU's memory accesses.",
+    fix=(
+        "boot with iommu=pt (add it to GRUB_CMDLINE_LINUX, sudo update-grub, sudo reboot)",
+        "update the BIOS; or switch the IOMMU off in the firmware if nothing needs it",
+    ),
+    certainty=LIKELY,
+    apart=("nccl-peer-access-hang: only traffic between GPUs is affected",),
+)
+
+
 @rule(
     "gpu-init-failed",
     KIND,
@@ -285,5 +299,6 @@ RULES: tuple[Rule, ...] = (
     bar,
     firmware,
     vgpu,
+    iommu,
     init_failed,
 )

@@ -82,7 +82,8 @@ def ecc(evidence: Evidence) -> Match | None:
         r"|Xid.*[:,] (48|63|64|94|95)\b|^\s*Pending\s*:\s*Yes|Remapping Failure Occurred\s*:\s*Yes"
         r"|(DRAM|Aggregate|Volatile).*Uncorrectable\s*:\s*[1-9]"
     )
-    if not lines and any(gpu.ecc for gpu in evidence.gpus) and not evidence.error:
+    counted = any(gpu.ecc for gpu in evidence.gpus) and evidence.torch.available is not True
+    if not lines and counted and not evidence.error:
         return Match(facts.gpu_lines(evidence), LIKELY)
     return Match(lines + evidence.grep(r"Uncorrectable Error\s*:\s*[1-9]")) if lines else None
 
@@ -274,6 +275,32 @@ out_of_memory = message_rule(
     follows=("gpu-memory-held",),
 )
 
+asleep = message_rule(
+    "gpu-does-not-wake",
+    KIND,
+    r"Unable to change power state from D3(cold|hot) to D0|can't change power state from D3",
+    cause="The GPU was powered down (D3) and does not come back.",
+    fix=(
+        "sudo reboot",
+        "to prevent it: options nvidia NVreg_DynamicPowerManagement=0x00 in /etc/modprobe.d, or "
+        "boot with pcie_port_pm=off",
+    ),
+    apart=("xid79-fell-off-bus: it was lost while at work",),
+)
+
+nvswitch = message_rule(
+    "nvswitch-fault",
+    KIND,
+    r"SXid.*\d{5}",
+    cause="An NVSwitch reports a fault (SXid), which takes the NVLink fabric down.",
+    fix=(
+        "sudo dmesg | grep SXid    # fatal or not; NVIDIA's fabric manager guide lists the numbers",
+        "stop the jobs, then sudo systemctl restart nvidia-fabricmanager, or power-cycle the node",
+        "if it recurs: hardware service",
+    ),
+    certainty=LIKELY,
+)
+
 watchdog = message_rule(
     "kernel-time-limit",
     KIND,
@@ -325,6 +352,8 @@ RULES: tuple[Rule, ...] = (
     busy,
     memory_held,
     out_of_memory,
+    asleep,
+    nvswitch,
     watchdog,
     power,
     program_fault,

@@ -297,7 +297,8 @@ def blacklisted(evidence: Evidence) -> Match | None:
     if not facts.no_driver_reached(evidence) or evidence.container.inside:
         return None
     lines = evidence.grep(
-        r"^\s*(blacklist|alias) nvidia(\s|$|_)|install nvidia /(usr/)?bin/(true|false)"
+        r"^\s*blacklist nvidia(\s|$|[-_])|^\s*alias nvidia off|install nvidia "
+        r"/(usr/)?bin/(true|false)"
         r"|(modprobe\.blacklist|module_blacklist)=\S*nvidia(,|\s|$)"
     ) + evidence.grep(r"^\s*(intel|on-demand off)\s*$", source="prime-select")
     return Match(lines) if lines else None

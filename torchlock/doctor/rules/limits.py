@@ -191,6 +191,20 @@ def disk(evidence: Evidence) -> Match | None:
     )
 
 
+exhausted = message_rule(
+    "host-memory-exhausted",
+    KIND,
+    r"Errno 12\] Cannot allocate memory|DefaultCPUAllocator: (not enough|can't allocate) memory",
+    cause="The host (or its cgroup) has no memory left for this allocation.",
+    fix=(
+        "free -g; cat /sys/fs/cgroup/memory.max; cat /proc/sys/vm/overcommit_memory    # 2 refuses",
+        "give the job more memory (Slurm --mem, docker --memory), or use fewer workers",
+    ),
+    certainty=LIKELY,
+    apart=("memory-limit-killed: the process was killed", "gpu-out-of-memory: GPU memory"),
+    follows=("memory-limit-killed",),
+)
+
 pinned = message_rule(
     "pinned-memory-refused",
     KIND,
@@ -218,4 +232,4 @@ address_space = message_rule(
     follows=("memory-limit-killed",),
 )
 
-RULES: tuple[Rule, ...] = (shm, files, killed, processes, disk, pinned, address_space)
+RULES: tuple[Rule, ...] = (shm, files, killed, processes, disk, exhausted, pinned, address_space)

@@ -420,6 +420,17 @@ def rendezvous(evidence: Evidence) -> Match | None:
     )
 
 
+no_peer_access = message_rule(
+    "peer-access-unsupported",
+    KIND,
+    r"doesn't support faster communication broadband via P2P"
+    r"|peer access is not supported between these two devices",
+    cause="These GPUs cannot access each other's memory (GeForce cards without P2P, or slots on "
+    "different root complexes), and the program asks for it.",
+    fix=("export NCCL_P2P_DISABLE=1 NCCL_IB_DISABLE=1    # NCCL then goes through host memory",),
+    apart=("nccl-peer-access-hang: peer access is offered and does not arrive",),
+)
+
 no_env = message_rule(
     "rendezvous-variables-missing",
     KIND,
@@ -500,6 +511,7 @@ RULES: tuple[Rule, ...] = (
     infiniband,
     versions,
     p2p,
+    no_peer_access,
     no_env,
     rendezvous,
     collective,

@@ -127,11 +127,10 @@ def _outside(evidence: Evidence, *, newer: bool) -> Match | None:
         return None
     for name, capability in _uncovered(evidence):
         if (capability > max(numbers)) is newer:
-            return Match(
-                _lines(evidence),
-                CERTAIN if said or known else LIKELY,
-                _values(evidence, name, capability),
-            )
+            certainty = CERTAIN if said or known else LIKELY
+            # what was new to an old wheel is in every CUDA 12.6 build, up to Hopper
+            fix = (fixes.torch_wheel("cu126"),) if newer and capability < (10, 0) else ()
+            return Match(_lines(evidence), certainty, _values(evidence, name, capability), fix)
     return None
 
 
