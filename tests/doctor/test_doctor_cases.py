@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from neighbours import NEIGHBOURS
+from noise import NOISE
 
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import FINDINGS, HEALTHY, UNDETERMINED, judge
@@ -174,6 +175,31 @@ SOUND = {
 )
 def test_a_fault_free_machine_gives_no_finding(change):
     diagnosis = judge(loose.read(SOUND | change))
+    assert diagnosis.findings == ()
+    assert diagnosis.status == HEALTHY
+
+
+# These two are evidence of their own where the module is not loaded.
+TELLING = {"mokutil --sb-state", "dkms status"}
+TOLD = [(case["id"], case["evidence"], RIGHT[case["code"]]) for case in CASES] + [
+    (what, evidence, right) for _, what, evidence, right in NEIGHBOURS if right
+]
+
+
+def test_lines_that_say_nothing_change_no_answer():
+    noise = {name: text for name, text in NOISE.items() if name not in TELLING}
+    changed = []
+    for name, evidence, right in TOLD:
+        outputs = noise | dict(evidence.get("cmd", {}))
+        findings = judge(loose.read(evidence | {"cmd": outputs})).findings
+        if not findings or findings[0].code != right:
+            changed.append((name, right, [finding.code for finding in findings[:1]]))
+    assert changed == []
+
+
+def test_what_logs_and_listings_always_say_is_no_finding():
+    evidence = SOUND | {"cmd": SOUND["cmd"] | NOISE}
+    diagnosis = judge(loose.read(evidence))
     assert diagnosis.findings == ()
     assert diagnosis.status == HEALTHY
 

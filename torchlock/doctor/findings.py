@@ -107,10 +107,17 @@ def message_rule(
     certainty: str = CERTAIN,
     apart: tuple[str, ...] = (),
     follows: tuple[str, ...] = (),
+    needs_fault: bool = False,
 ) -> Rule:
-    """A rule for a message that has one cause only; named groups fill its placeholders."""
+    """A rule for a message that has one cause only; named groups fill its placeholders.
+
+    With `needs_fault` it holds only where CUDA does not work or a program failed: logs keep such
+    messages from days past.
+    """
 
     def judge(evidence: Evidence) -> Match | None:
+        if needs_fault and evidence.torch.available is True and not evidence.error:
+            return None
         found = evidence.first(pattern)
         if not found:
             return None

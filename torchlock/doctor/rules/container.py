@@ -509,16 +509,21 @@ def cgroup_lost(evidence: Evidence) -> Match | None:
 )
 def selinux(evidence: Evidence) -> Match | None:
     """An AVC denial for the GPU's nodes."""
+    if evidence.torch.available is True and not evidence.error:
+        return None
     avc = evidence.grep(r"avc:\s+denied.*(nvidia|xserver_misc_device|nvidiactl|dri)")
     enforcing = evidence.grep(r"^\s*Enforcing\s*$|SELinux status:\s*enabled|selinux.*enforcing")
-    refused = facts.opened_with(evidence, "EACCES") + evidence.grep("Insufficient Permissions")
+    nodes = (line for line in facts.opened_with(evidence, "EACCES") if "nvidia-cap" not in line)
+    refused = (*nodes, *evidence.grep("Insufficient Permissions"))
     wide = all(
         "rw" in node.mode[7:10]
         for node in facts.gpu_nodes(evidence).values()
         if len(node.mode) == 10
     )
-    if avc:
-        return Match(avc + enforcing)
+    if avc and refused and wide:
+        return Match(avc + refused + enforcing)
+    if avc:  # a denial in the log that nothing here was seen to suffer from
+        return Match(avc + enforcing, POSSIBLE)
     if enforcing and refused and wide and evidence.container.engine:
         return Match(enforcing + refused, LIKELY)
     return None
@@ -699,6 +704,8 @@ apparmor = message_rule(
     KIND,
     r'apparmor="DENIED".*nvidia',
     cause="An AppArmor profile forbids the NVIDIA devices or libraries.",
+    certainty=POSSIBLE,
+    needs_fault=True,
     fix=(
         "docker run --security-opt apparmor=unconfined ...    # to prove it; LXC: "
         "lxc.apparmor.profile = unconfined",

@@ -143,7 +143,9 @@ def not_running(evidence: Evidence) -> Match | None:
     switches = evidence.grep(r"NVSwitch|nvswitch") or any(
         re.search(_NVSWITCH_GPU, gpu.name) for gpu in evidence.gpus
     )
-    if not _not_ready(evidence) and not (stopped and evidence.libcuda.init not in (0, None)):
+    # most machines have no NVSwitch and no fabric manager, and need none
+    unset = state and evidence.libcuda.init not in (0, None)
+    if not _not_ready(evidence) and not unset:
         return None
     values = {
         "driver": facts.driver_version(evidence) or "<driver>",
@@ -171,6 +173,8 @@ def not_running(evidence: Evidence) -> Match | None:
 )
 def imex(evidence: Evidence) -> Match | None:
     """IMEX needed and missing."""
+    if not re.search(r"imex|mnnvl|fabric|NOT_PERMITTED", evidence.error, re.I):
+        return None
     lines = evidence.grep(
         r"imex.*(inactive|failed|not (ready|running|found)|unavailable|mismatch)"
         r"|IMEX channel.*(missing|not)"

@@ -264,11 +264,12 @@ iommu = message_rule(
     KIND,
     r"DMAR: .*fault|AMD-Vi: Event logged \[IO_PAGE_FAULT|IO_PAGE_FAULT",
     cause="The IOMMU blocks the GPU's memory accesses.",
+    certainty=POSSIBLE,
+    needs_fault=True,
     fix=(
         "boot with iommu=pt (add it to GRUB_CMDLINE_LINUX, sudo update-grub, sudo reboot)",
         "update the BIOS; or switch the IOMMU off in the firmware if nothing needs it",
     ),
-    certainty=LIKELY,
     apart=("nccl-peer-access-hang: only traffic between GPUs is affected",),
 )
 

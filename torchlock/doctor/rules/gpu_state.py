@@ -249,8 +249,8 @@ def memory_held(evidence: Evidence) -> Match | None:
     if not out and evidence.libcuda.init != 2:
         return None
     others = evidence.grep(
-        r"Process \d+ has [\d.]+ [GM]iB memory in use|^\d+,\s*\d+ MiB"
-    ) + evidence.grep(r"^\|\s+\d+\s+(N/A\s+)?\S*\s*\d+\s+C\S*\s+.*\d+MiB\s*\|")
+        r"Process \d+ has [\d.]+ [GM]iB memory in use|^\d+,\s*\d{4,} MiB"
+    ) + evidence.grep(r"^\|\s+\d+\s+(N/A\s+)?\S*\s*\d+\s+C\S*\s+.*\D\d{4,}MiB\s*\|")
     full = [m for m in (evidence.first(r"(\d+)MiB\s*/\s*(\d+)MiB"),) if m]
     nearly = bool(full) and int(full[0][1][:9]) > 0.8 * int(full[0][2][:9])
     if others or nearly or evidence.libcuda.init == 2:
@@ -280,6 +280,7 @@ asleep = message_rule(
     KIND,
     r"Unable to change power state from D3(cold|hot) to D0|can't change power state from D3",
     cause="The GPU was powered down (D3) and does not come back.",
+    needs_fault=True,
     fix=(
         "sudo reboot",
         "to prevent it: options nvidia NVreg_DynamicPowerManagement=0x00 in /etc/modprobe.d, or "
@@ -293,6 +294,7 @@ nvswitch = message_rule(
     KIND,
     r"SXid.*\d{5}",
     cause="An NVSwitch reports a fault (SXid), which takes the NVLink fabric down.",
+    needs_fault=True,
     fix=(
         "sudo dmesg | grep SXid    # fatal or not; NVIDIA's fabric manager guide lists the numbers",
         "stop the jobs, then sudo systemctl restart nvidia-fabricmanager, or power-cycle the node",

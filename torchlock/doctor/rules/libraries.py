@@ -189,7 +189,7 @@ def removed(evidence: Evidence) -> Match | None:
         if fault.symbol or not _torchs_own(evidence, fault.soname) or _by_other_library(evidence):
             continue
         name, version = _package(evidence, fault.soname)
-        if evidence.packages and not version:
+        if _wheels_listed(evidence) and not version:
             continue
         absent = evidence.grep(r"cannot access|No such file", source=r"\bls\b|stat|find|RECORD")
         if (
@@ -221,6 +221,11 @@ def removed(evidence: Evidence) -> Match | None:
             },
         )
     return _directory_gone(evidence)
+
+
+def _wheels_listed(evidence: Evidence) -> bool:
+    """Whether the list of packages at hand would show torch's wheels."""
+    return any(name == "torch" or name.startswith("nvidia-") for name in evidence.packages)
 
 
 def _directory_gone(evidence: Evidence) -> Match | None:
@@ -270,14 +275,9 @@ def not_installed(evidence: Evidence) -> Match | None:
         if (
             fault.symbol
             or version
-            or not evidence.packages
+            or not _wheels_listed(evidence)
             or not _torchs_own(evidence, fault.soname)
             or _by_other_library(evidence)
-        ):
-            continue
-        if (
-            not any(package.startswith("nvidia-") for package in evidence.packages)
-            and "torch" not in evidence.packages
         ):
             continue
         values = {

@@ -281,19 +281,14 @@ def p2p(evidence: Evidence) -> Match | None:
         r"Illegal|Duplicate|refused|EADDR", evidence.error
     ):
         return None
-    passthrough = re.search(r"iommu=pt", str(iommu))
-    if (
-        cured
-        or (acs and hangs)
-        or (
-            iommu
-            and hangs
-            and not passthrough
-            and evidence.grep(r"\b(PHB|PIX|PXB|NODE|SYS)\b", source="topo")
-        )
-    ):
-        sure = bool(cured and (acs or iommu))
-        return Match(cured + acs + iommu + hangs, CERTAIN if sure else LIKELY)
+    seen_hanging = [line for line in hangs if not line.startswith("error: ")]
+    over_pcie = evidence.grep(r"\b(PHB|PIX|PXB|NODE|SYS)\b", source="topo")
+    suspect = iommu and "iommu=pt" not in str(iommu) and seen_hanging and over_pcie
+    if cured or (acs and hangs):
+        certainty = CERTAIN if cured and (acs or iommu) else LIKELY
+        return Match(cured + acs + iommu + hangs, certainty)
+    if suspect:
+        return Match(iommu + over_pcie + hangs, POSSIBLE)
     return None
 
 

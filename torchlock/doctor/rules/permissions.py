@@ -69,8 +69,6 @@ def group(evidence: Evidence) -> Match | None:
     told = evidence.grep(r"Insufficient Permissions|/dev/nvidia\S*.*Permission denied")
     if caps_only or evidence.torch.available is True or evidence.libcuda.init == 0:
         return None
-    if evidence.grep(r"avc:\s+denied"):
-        return None
     if (
         not refused
         and not told
