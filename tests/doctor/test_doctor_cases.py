@@ -117,6 +117,7 @@ def test_a_neighbour_gets_its_own_answer(evidence, right):
         assert diagnosis.collect
     else:
         assert diagnosis.findings[0].code == right
+        assert diagnosis.findings[0].evidence
 
 
 def test_every_kind_has_two_neighbours():
@@ -237,6 +238,12 @@ def test_consequences_are_folded_under_their_cause():
     assert len(diagnosis.findings) == 1
     assert diagnosis.status == FINDINGS
     assert any("wsl-driver-stale" in line for line in diagnosis.findings[0].consequences)
+
+
+def test_commands_carry_what_the_evidence_says():
+    case = next(case for case in CASES if case["code"] == "uncorrectable-ecc")
+    fix = judge(loose.read(case["evidence"])).findings[0].fix
+    assert "sudo nvidia-smi --gpu-reset -i 0" in fix[0]
 
 
 def test_codes_are_unique_and_follow_only_what_exists():

@@ -33,13 +33,27 @@ class Diagnosis:
 
 def judge(evidence: Evidence) -> Diagnosis:
     """Applies every rule. A pure function."""
-    findings = in_order(RULES, evidence)
+    findings = in_order(RULES, evidence, _known(evidence))
     looked = _looked_at(evidence)
     if findings:
         return Diagnosis(FINDINGS, findings, looked)
     if not _symptom(evidence) and _works(evidence):
         return Diagnosis(HEALTHY, (), looked)
     return Diagnosis(UNDETERMINED, (), looked, _ruled_out(evidence), _collect(evidence))
+
+
+def _known(evidence: Evidence) -> dict[str, str]:
+    """Values for the commands: what there is only one of."""
+    known: dict[str, str] = {}
+    driver = facts.driver_version(evidence)
+    if driver:
+        known |= {"driver": driver, "branch": driver.partition(".")[0]}
+    if len(evidence.gpus) == 1:
+        known["index"] = str(evidence.gpus[0].index)
+    capabilities = {capability for _, capability in facts.capabilities(evidence)}
+    if len(capabilities) == 1:
+        known["capability"] = ".".join(map(str, capabilities.pop()))
+    return known
 
 
 def _symptom(evidence: Evidence) -> bool:

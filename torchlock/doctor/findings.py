@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
 from torchlock.doctor.evidence import Evidence
 
@@ -132,31 +133,35 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"<(\w+)>", lambda m: values.get(m[1], m[0]), text)
 
 
-def found(rule: Rule, match: Match, evidence: Evidence) -> Finding:
+def found(rule: Rule, match: Match, evidence: Evidence, known: Mapping[str, str]) -> Finding:
     """The finding for a rule that holds."""
     fix = match.fix or rule.commands(evidence)
+    values = {**known, **match.values}
     return Finding(
         code=rule.code,
         kind=rule.kind,
-        cause=fill(rule.cause, match.values),
+        cause=fill(rule.cause, values),
         certainty=match.certainty,
         evidence=(match.lines or evidence.grep("", source="^cuInit$"))[:_LINES_SHOWN],
-        fix=tuple(fill(step, match.values) for step in fix),
+        fix=tuple(fill(step, values) for step in fix),
         apart=rule.apart,
     )
 
 
-def in_order(rules: tuple[Rule, ...], evidence: Evidence) -> tuple[Finding, ...]:
+def in_order(
+    rules: tuple[Rule, ...], evidence: Evidence, known: Mapping[str, str] = MappingProxyType({})
+) -> tuple[Finding, ...]:
     """The findings of all rules that hold: the root cause first, what follows folded under it.
 
     Certain causes come first; among equals those that rest on the error itself, then the order
-    of `rules`, which goes from the hardware up to the program.
+    of `rules`, which goes from the hardware up to the program. `known` fills placeholders that a
+    rule leaves open.
     """
     held = []
     for number, each in enumerate(rules):
         match = each.judge(evidence)
         if match:
-            finding = found(each, match, evidence)
+            finding = found(each, match, evidence, known)
             explains = any(line.startswith(("error: ", "torch: ")) for line in finding.evidence)
             held.append((_ORDER[match.certainty], not explains, number, each, finding))
     held.sort(key=lambda item: item[:3])

@@ -47,6 +47,22 @@ def install(evidence: Evidence, debian: str, rhel: str, suse: str = "", arch: st
     return f"sudo apt-get install {debian}    # Fedora/RHEL: sudo dnf install {rhel}"
 
 
+_REMOVE = {
+    "debian": "sudo apt-get purge {}",
+    "rhel": "sudo dnf remove {}",
+    "suse": "sudo zypper remove {}",
+    "arch": "sudo pacman -R {}",
+    "alpine": "sudo apk del {}",
+}
+
+
+def remove(evidence: Evidence, packages: str) -> str:
+    """The command that removes packages, given as a quoted pattern."""
+    command = _REMOVE.get(family(evidence), "sudo apt-get purge {}    # dnf, zypper: remove")
+    filled = command.format(packages)
+    return filled.removeprefix("sudo ") if evidence.container.inside else filled
+
+
 def on_host(evidence: Evidence) -> str:
     """`On the host: ` where the evidence is from inside a container."""
     if evidence.container.engine == "kubernetes":

@@ -24,8 +24,7 @@ def _without_compat(evidence: Evidence) -> tuple[str, ...]:
     return (
         "take the cuda-compat directory out of LD_LIBRARY_PATH and "
         "/etc/ld.so.conf.d, then ldconfig",
-        fixes.install(evidence, "cuda-compat-", "cuda-compat-").replace("install", "remove")
-        + "    # remove the package cuda-compat-12-x from the image",
+        fixes.remove(evidence, "'cuda-compat-*'") + "    # in an image: rebuild it without them",
         fixes.driver(evidence, "570") + "    # then compat is not needed at all",
     )
 

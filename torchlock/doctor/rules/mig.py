@@ -46,7 +46,8 @@ def no_instances(evidence: Evidence) -> Match | None:
     )
     compute = evidence.grep("No compute instances|No GPU instances")
     if listed or evidence.libcuda.init in (3, 100, 101, 999) or facts.says_no_gpu(evidence):
-        return Match(listed + compute + evidence.grep("Enabled"), CERTAIN if listed else LIKELY)
+        lines = listed + compute + evidence.grep("Enabled") + facts.gpu_lines(evidence)
+        return Match(lines, CERTAIN if listed else LIKELY)
     return None
 
 
