@@ -38,6 +38,14 @@ _ERROR_LIMIT = 50_000
 _LINES_LIMIT = 20_000
 _LINE_LIMIT = 2_000
 _NESTING_LIMIT = 8
+_ERROR_KEYS = ("error", "errors", "stderr", "traceback", "exception", "message", "log")
+_TORCH_KEYS = (
+    ("version", ("__version__", "torch_version")),
+    ("cuda", ("cuda_version", "version.cuda")),
+    ("is_available", ("available", "cuda_available", "cuda.is_available")),
+    ("device_count", ("devices", "cuda.device_count")),
+    ("arch_list", ("archs", "cuda.get_arch_list")),
+)
 
 
 @dataclass(frozen=True)
@@ -55,12 +63,12 @@ def read(value: Mapping[str, Any]) -> Evidence:
     context = _mapping(value.get("context"))
     env = _env(value.get("env"), context)
     nodes = _nodes(value, outputs)
-    runs = _smi(outputs, context)
+    runs = _smi(outputs, value, context)
     torch_part = _mapping(value.get("torch"))
     error = "\n".join(
         _text(part)
         for part in (
-            value.get("error"),
+            *(value.get(key) for key in _ERROR_KEYS),
             *(torch_part.get(key) for key in ("error", "warning")),
             *_python_errors(outputs),
         )
@@ -100,6 +108,15 @@ def _regular(value: Mapping[str, Any]) -> dict[str, Any]:
         given["dev"] = parse.ls_nodes(nodes)
     if isinstance(torch, str):
         given["torch"] = {"version": torch}
+    elif isinstance(torch, dict):
+        given["torch"] = dict(torch)
+        for name, others in _TORCH_KEYS:
+            for other in others:
+                if other in torch:
+                    given["torch"].setdefault(name, torch[other])
+    if isinstance(given.get("cuInit"), dict):
+        code = given["cuInit"]
+        given["cuInit"] = code.get("code", code.get("rc", code.get("result")))
     return given
 
 
@@ -337,7 +354,9 @@ def _driver(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> Driver:
     return Driver(module=version, open_flavour=flavour, absent=absent, loaded=loaded)
 
 
-def _smi(outputs: tuple[_Output, ...], context: Mapping[str, Any]) -> dict[str, Smi]:
+def _smi(
+    outputs: tuple[_Output, ...], value: Mapping[str, Any], context: Mapping[str, Any]
+) -> dict[str, Smi]:
     runs: dict[str, Smi] = {}
     for output in outputs:
         command = output.command
@@ -349,10 +368,19 @@ def _smi(outputs: tuple[_Output, ...], context: Mapping[str, Any]) -> dict[str, 
         run = parse.smi(command, output.text, output.rc)
         known = runs.get(place)
         runs[place] = _merge(known, run) if known else run
-    named = _text(context.get("gpu") or "")
-    if named and not any(run.gpus for run in runs.values()):
-        runs["stated"] = Smi(gpus=(Gpu(name=named),))
+    stated = value.get("gpus") or value.get("gpu") or context.get("gpus") or context.get("gpu")
+    if stated and not any(run.gpus for run in runs.values()):
+        runs["stated"] = Smi(gpus=tuple(_stated(stated)))
     return runs
+
+
+def _stated(value: object) -> Iterator[Gpu]:
+    """GPUs that the evidence merely names."""
+    for number, item in enumerate(value if isinstance(value, list) else [value]):
+        known = _mapping(item)
+        name = _text(known.get("name", known.get("model", "")) if known else item)
+        capability = parse.version(_text(known.get("compute_cap", known.get("capability", ""))))
+        yield Gpu(index=number, name=name[:100], capability=capability[:2] or None)
 
 
 def _merge(one: Smi, two: Smi) -> Smi:
@@ -436,7 +464,8 @@ def _nodes(value: Mapping[str, Any], outputs: tuple[_Output, ...]) -> dict[str, 
 
 def _libcuda(value: Mapping[str, Any], error: str) -> Libcuda:
     loads = _mapping(value.get("dlopen"))
-    given = loads.get("libcuda.so.1", loads.get("libcuda.so"))
+    names = sorted(name for name in loads if name.startswith("libcuda"))
+    given = loads.get("libcuda.so.1", loads[names[0]] if names else None)
     found: bool | None = None
     path = error_text = ""
     if isinstance(given, dict):

@@ -88,6 +88,8 @@ def no_host_driver(evidence: Evidence) -> Match | None:
         return None
     if facts.driver_works(evidence) or facts.gpu_nodes(evidence) or facts.smi(evidence, HOST).works:
         return None
+    if evidence.libcuda.init in facts.DRIVER_ANSWERED:
+        return None
     if evidence.driver.loaded and "nvidia" in evidence.driver.loaded:
         return None
     return Match(evidence.grep("no such file", source="/proc/driver/nvidia"), LIKELY)

@@ -7,6 +7,8 @@ import re
 from torchlock.doctor import parse, tables
 from torchlock.doctor.evidence import HERE, HOST, Evidence, Node, Smi
 
+# Codes of cuInit that only a driver with a GPU behind it gives.
+DRIVER_ANSWERED = (34, 46, 304, 801, 802, 803, 804, 805)
 NO_GPU = (
     r"No CUDA GPUs are available|Found no NVIDIA driver|no CUDA-capable device is detected"
     r"|CUDA_ERROR_NO_DEVICE|cudaErrorNoDevice"

@@ -438,6 +438,8 @@ def no_gpu(evidence: Evidence) -> Match | None:
         return None
     if evidence.container.inside and not evidence.driver.absent:
         return None
+    if evidence.libcuda.init in facts.DRIVER_ANSWERED:
+        return None
     lines = tuple(str(line) for line in evidence.lines if "lspci" in line.source)[:2]
     lines += evidence.grep("no such file", source="/proc/driver/nvidia")
     lines += evidence.grep("libcuda", source="dlopen")
