@@ -63,7 +63,7 @@ def _specific(names: Iterable[str]) -> list[str]:
     kept = {
         name
         for name in names
-        if len(name) > 2 and name.lower() not in _COMMON and not name[:1].isdigit()
+        if len(name) > 1 and name.lower() not in _COMMON and not name[:1].isdigit()
     }
     kept |= {name.partition(".")[0] for name in kept if len(name.partition(".")[0]) > 2}
     return sorted(kept - _COMMON, key=len, reverse=True)

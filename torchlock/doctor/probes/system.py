@@ -56,6 +56,7 @@ _LIBCUDA_PLACES = (
     "/usr/local/nvidia/lib64",
     "/usr/local/cuda/compat",
 )
+_BOOT_OPTION = re.compile(r"iommu|nouveau|nvidia|nova|vfio|blacklist|modeset|^pci|module", re.I)
 _DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 
 
@@ -64,6 +65,9 @@ def files(machine: Machine) -> dict[str, Any]:
     found = {path: text for path in _FILES if (text := machine.text(path)) is not None}
     if "/proc/driver/nvidia/version" not in found:
         found["/proc/driver/nvidia/version"] = None  # type: ignore[assignment]
+    # only what concerns the GPU: the rest of the command line is nobody's business
+    words = (found.get("/proc/cmdline") or "").split()
+    found["/proc/cmdline"] = " ".join(word for word in words if _BOOT_OPTION.search(word))
     for directory in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
         for name in machine.names(directory) or ():
             text = machine.text(f"{directory}/{name}") or ""
