@@ -1,0 +1,245 @@
+"""Fake /dev, /proc, /sys, /etc and PATH trees drive the real probes."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchlock.doctor import loose
+from torchlock.doctor.diagnosis import HEALTHY, judge
+from torchlock.doctor.probes import gather, merge, run_all
+from torchlock.doctor.probes.machine import Machine
+
+VERSION = (
+    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  560.35.03  Fri Aug 16 21:39:15 UTC 2024\n"
+)
+TABLE = """#!/bin/sh
+case "$*" in
+"") echo "| NVIDIA-SMI 560.35.03   Driver Version: 560.35.03   CUDA Version: 12.6 |"
+    echo "|   0  NVIDIA L4    Off | 00000000:01:00.0 Off |   0 |" ;;
+*) exit 1 ;;
+esac
+"""
+# Stands for the interpreter whose torch is looked at: answers each child as a sound one would.
+PYTHON = """#!/bin/sh
+torch='"version": "2.7.1+cu126", "cuda": "12.6", "is_available": %(on)s, "device_count": 1'
+cuda='"libcuda.so.1": {"ok": true, "path": "/usr/lib/libcuda.so.560.35.03"}'
+case "$*" in
+*cuInit*) echo '{"dlopen": {'"$cuda"'}, "cuInit": %(init)s}' ;;
+*find_spec*) echo '{"torch": {'"$torch"'}, "cudaGetDeviceCount": 0, "maps": []}' ;;
+*) echo '{"torch": {'"$torch"', "error": "%(error)s"}}' ;;
+esac
+"""
+
+
+class Tree:
+    """A fake machine under a directory."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        self.environ = {"PATH": str(self.bin)}
+        self.opener = os.open
+        for directory in ("proc", "sys", "dev", "etc"):
+            (root / directory).mkdir()
+        self.file("proc/sys/kernel/osrelease", "6.8.0-45-generic\n")
+        self.file("etc/os-release", 'PRETTY_NAME="Ubuntu 22.04.5 LTS"\n')
+        self.program("sh-is-needed", "")
+        self.python(init=0)
+
+    def file(self, path: str, text: str) -> None:
+        target = self.root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text)
+
+    def program(self, name: str, text: str) -> None:
+        path = self.bin / name
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def python(self, init: int, error: str = "") -> None:
+        self.program(
+            "python",
+            PYTHON % {"init": init, "on": "true" if init == 0 else "false", "error": error},
+        )
+
+    def driver(self) -> None:
+        self.file("proc/driver/nvidia/version", VERSION)
+        for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+            self.file(f"dev/{name}", "")
+        self.program("nvidia-smi", TABLE)
+
+    def gpu(self, driver: str = "", config: bytes = b"\xde\x10\x84\x26") -> None:
+        base = self.root / "sys/bus/pci/devices/0000:01:00.0"
+        for name, text in (("vendor", "0x10de\n"), ("device", "0x2684\n"), ("class", "0x030000\n")):
+            self.file(f"sys/bus/pci/devices/0000:01:00.0/{name}", text)
+        (base / "config").write_bytes(config)
+        if driver:
+            (self.root / "sys/bus/pci/drivers" / driver).mkdir(parents=True)
+            (base / "driver").symlink_to(self.root / "sys/bus/pci/drivers" / driver)
+
+    def machine(self) -> Machine:
+        return Machine(self.root, self.environ, str(self.bin / "python"), self.opener)
+
+    def first(self) -> str:
+        return judge(gather(self.machine())).findings[0].code
+
+
+@pytest.fixture
+def tree(tmp_path):
+    return Tree(tmp_path)
+
+
+def test_a_sound_machine(tree):
+    tree.driver()
+    tree.gpu("nvidia")
+    assert judge(gather(tree.machine())).status == HEALTHY
+
+
+def test_no_gpu_and_no_driver(tree):
+    (tree.root / "sys/bus/pci/devices").mkdir(parents=True)
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
+    assert tree.first() == "no-nvidia-gpu"
+
+
+def test_nouveau_owns_the_gpu(tree):
+    tree.gpu("nouveau")
+    tree.python(init=100, error="No CUDA GPUs are available")
+    tree.program(
+        "nvidia-smi",
+        '#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate"\nexit 9\n',
+    )
+    assert tree.first() == "nouveau-owns-gpu"
+
+
+def test_a_gpu_whose_configuration_space_is_gone(tree):
+    tree.driver()
+    tree.gpu("nvidia", config=b"\xff" * 64)
+    tree.python(init=999)
+    tree.program(
+        "nvidia-smi", "#!/bin/sh\necho 'Unable to determine the device handle for GPU0'\nexit 15\n"
+    )
+    assert tree.first() == "xid79-fell-off-bus"
+
+
+@pytest.mark.parametrize(
+    ("code", "container", "right"),
+    [
+        (errno.EACCES, False, "device-node-permissions"),
+        (errno.EPERM, False, "service-sandbox"),
+        (errno.EPERM, True, "cgroup-lost"),
+    ],
+)
+def test_what_open_says_decides(tree, code, container, right):
+    tree.driver()
+    tree.python(init=100, error="No CUDA GPUs are available")
+    tree.program("nvidia-smi", "#!/bin/sh\necho 'Failed to initialize NVML: Unknown'\nexit 255\n")
+    if container:
+        tree.file(".dockerenv", "")
+
+    def refuse(path, flags):
+        raise OSError(code, os.strerror(code))
+
+    tree.opener = refuse
+    evidence = gather(tree.machine())
+    assert evidence.nodes["/dev/nvidiactl"].opened == errno.errorcode[code]
+    assert judge(evidence).findings[0].code == right
+
+
+def test_a_missing_node_is_not_a_refused_one(tree):
+    tree.driver()
+    (tree.root / "dev/nvidia-uvm").unlink()
+    tree.file("proc/modules", "nvidia 1 0 - Live 0x0\n")
+    tree.python(init=999, error="CUDA unknown error")
+    assert tree.first() == "uvm-module-not-loaded"
+
+
+def test_secure_boot_is_read_from_its_efi_variable(tree):
+    path = tree.root / "sys/firmware/efi/efivars"
+    path.mkdir(parents=True)
+    (path / "SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c").write_bytes(b"\x06\x00\x00\x00\x01")
+    tree.gpu()
+    tree.python(init=100, error="No CUDA GPUs are available")
+    tree.program(
+        "modinfo",
+        "#!/bin/sh\necho 'filename:       /lib/modules/6.8.0-45-generic/updates/dkms/nvidia.ko'\n",
+    )
+    tree.program(
+        "nvidia-smi",
+        '#!/bin/sh\necho "NVIDIA-SMI has failed because it couldn\'t communicate"\nexit 9\n',
+    )
+    assert tree.first() == "secure-boot-unsigned"
+
+
+def test_a_podman_container_without_gpus(tree):
+    tree.file("proc/driver/nvidia/version", VERSION)
+    tree.file("run/.containerenv", "")
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
+    finding = judge(gather(tree.machine())).findings[0]
+    assert finding.code == "no-gpus-flag"
+    assert "podman run --device nvidia.com/gpu=all" in finding.fix[0]
+
+
+def test_a_slurm_job_without_gpus(tree):
+    tree.driver()
+    tree.environ |= {"SLURM_JOB_ID": "42", "CUDA_VISIBLE_DEVICES": "NoDevFiles"}
+    tree.python(init=100, error="No CUDA GPUs are available")
+    tree.program("scontrol", "#!/bin/sh\necho '   ReqTRES=cpu=4,mem=32G,node=1'\n")
+    assert tree.first() == "slurm-no-gpu-requested"
+
+
+def test_a_program_that_hangs_is_killed_and_recorded(tree):
+    tree.program("slow", "#!/bin/sh\nexec /bin/sleep 60\n")
+    began = time.monotonic()
+    run = tree.machine().run(["slow"], seconds=0.3)
+    assert run.rc == 124
+    assert time.monotonic() - began < 30  # far from the 60 s it would take
+
+
+def test_a_probe_that_hangs_or_raises_does_not_stop_the_others(tree):
+    def hangs(machine):
+        time.sleep(60)
+
+    def raises(machine):
+        raise RuntimeError("broken")
+
+    def works(machine):
+        return {"cmd": {"a": "b"}}
+
+    found = run_all((hangs, raises, works), tree.machine(), seconds=0.5)
+    assert found["cmd"] == {"a": "b"}
+    assert "no answer" in found["probes"]["hangs"]
+    assert "broken" in found["probes"]["raises"]
+    judge(loose.read(found))
+
+
+def test_a_child_that_crashes_is_evidence(tree):
+    tree.driver()
+    tree.program("python", "#!/bin/sh\nkill -ILL $$\n")
+    evidence = gather(tree.machine())
+    assert evidence.grep("Illegal instruction", source="child")
+
+
+def test_secrets_in_the_environment_are_not_gathered(tree):
+    tree.environ |= {"SLURM_JWT": "s3cr3t", "NVIDIA_API_KEY": "s3cr3t", "CUDA_HOME": "/opt/cuda"}
+    evidence = gather(tree.machine())
+    assert "s3cr3t" not in evidence.to_json()
+    assert evidence.env["CUDA_HOME"] == "/opt/cuda"
+
+
+def test_an_empty_tree_can_be_looked_at(tmp_path):
+    evidence = gather(Machine(tmp_path, {"PATH": ""}, sys.executable))
+    assert judge(evidence).status != HEALTHY
+
+
+def test_merge_joins_mappings():
+    assert merge({"cmd": {"a": "1"}, "x": 1}, {"cmd": {"b": "2"}, "x": 2}) == {
+        "cmd": {"a": "1", "b": "2"},
+        "x": 2,
+    }

@@ -1,0 +1,168 @@
+"""What is tried in child processes, so that no driver or library is loaded into this one.
+
+Each child prints one JSON object; a crash or a hang of it is itself evidence.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from torchlock.doctor.probes.machine import TIMED_OUT, Machine
+
+# Loads libcuda.so.1 as the loader finds it, and asks it.
+_LIBCUDA = """
+import ctypes, json
+said = {"dlopen": {"libcuda.so.1": {"ok": False}}}
+try:
+    cuda = ctypes.CDLL("libcuda.so.1")
+except OSError as error:
+    said["dlopen"]["libcuda.so.1"]["error"] = str(error)
+else:
+    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
+    maps = [path for path in mapped if "libcuda.so" in path]
+    said["dlopen"]["libcuda.so.1"] = {"ok": True, "path": maps[0] if maps else ""}
+    print(json.dumps(said), flush=True)
+    try:
+        said["cuInit"] = cuda.cuInit(0)
+        number = ctypes.c_int()
+        if cuda.cuDriverGetVersion(ctypes.byref(number)) == 0:
+            said["cuDriverGetVersion"] = number.value
+    except AttributeError as error:
+        said["dlopen"]["libcuda.so.1"]["error"] = str(error)
+print(json.dumps(said), flush=True)
+"""
+
+# Finds torch and loads its libraries as an import would, without the import's Python half.
+_NATIVE = """
+import ctypes, importlib.metadata, importlib.util, json, os, re, sys
+said = {"torch": {}, "pip": {}, "cmd": {}}
+emit = lambda: print(json.dumps(said), flush=True)
+wanted = re.compile(r"^(torch|nvidia-|triton|pytorch|numpy|ctranslate2|onnxruntime|tensorflow|jax|"
+                    r"cupy|flash.attn|xformers|bitsandbytes|deepspeed|setuptools|ninja)", re.I)
+for dist in importlib.metadata.distributions():
+    name = dist.metadata["Name"] or ""
+    if wanted.match(name):
+        said["pip"][name] = dist.version
+        if name == "torch":
+            lines = []
+            for line in dist.requires or ():
+                pin = re.match(r"([\\w.-]+)\\s*==\\s*([\\w.]+)", line)
+                if pin and pin[1].startswith(("nvidia-", "triton")) and "extra ==" not in line:
+                    try:
+                        have = importlib.metadata.version(pin[1])
+                    except importlib.metadata.PackageNotFoundError:
+                        lines.append(f"torch {dist.version} requires {pin[1]}, "
+                                     "which is not installed.")
+                        continue
+                    if have != pin[2]:
+                        lines.append(f"torch {dist.version} has requirement {pin[1]}=={pin[2]}, "
+                                     f"but you have {pin[1]} {have}.")
+            said["cmd"]["pip check (torch only)"] = "\\n".join(lines) or "No broken requirements."
+try:
+    spec = importlib.util.find_spec("torch")
+except (ImportError, ValueError):
+    spec = None
+if spec is None or not spec.origin:
+    if spec is not None and spec.submodule_search_locations:
+        said["torch"]["file"] = list(spec.submodule_search_locations)[0]
+    said["cmd"]["python -c 'import torch'"] = "ModuleNotFoundError: No module named 'torch'"
+    emit()
+    raise SystemExit
+said["torch"]["file"] = spec.origin
+where = os.path.dirname(spec.origin)
+try:
+    text = open(os.path.join(where, "version.py")).read()
+except OSError:
+    text = ""
+version = re.search(r"__version__ = '([^']*)'", text)
+cuda = re.search(r"^cuda\\b[^=]*= (?:'([^']*)'|None)", text, re.M)
+if version:
+    said["torch"]["version"] = version[1]
+if cuda:
+    said["torch"]["cuda"] = cuda[1]
+emit()
+if not cuda or not cuda[1]:
+    raise SystemExit
+try:
+    ctypes.CDLL(os.path.join(where, "lib", "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
+    ctypes.CDLL(os.path.join(where, "lib", "libtorch_python.so"))
+    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
+    runtime = next(path for path in mapped if "libcudart" in path)
+    count = ctypes.c_int()
+    code = ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count))
+    said["torch"]["is_available"] = code == 0 and count.value > 0
+    said["torch"]["device_count"] = count.value if code == 0 else 0
+    said["cudaGetDeviceCount"] = code
+except OSError as error:
+    said["error"] = f"ImportError: {error}"
+except (AttributeError, StopIteration) as error:
+    said["nativeLoad"] = str(error)
+said["maps"] = sorted({line.split(None, 5)[-1].strip() for line in open("/proc/self/maps")
+                       if re.search(r"lib(cu|nv|nccl|torch|c10|stdc)[^/]*\\.so", line)})
+emit()
+"""
+
+# The import itself, for what torch says when something is wrong.
+_IMPORT = """
+import json, sys, traceback, warnings
+said = {"torch": {}}
+try:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        import torch
+        said["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda}
+        said["torch"]["file"] = torch.__file__
+        said["torch"]["is_available"] = torch.cuda.is_available()
+        said["torch"]["device_count"] = torch.cuda.device_count()
+        said["torch"]["arch_list"] = " ".join(torch.cuda.get_arch_list())
+    warned = [str(w.message) for w in caught if "UDA" in str(w.message)]
+    if warned:
+        said["torch"]["warning"] = "\\n".join(warned)
+    if not said["torch"]["is_available"]:
+        try:
+            torch.cuda.init()
+        except Exception as error:
+            said["torch"]["error"] = f"{type(error).__name__}: {error}"
+except BaseException as error:
+    said["error"] = "".join(traceback.format_exception_only(type(error), error)).strip()
+print(json.dumps(said), flush=True)
+"""
+
+
+def _child(
+    machine: Machine, name: str, program: str, seconds: float, *options: str
+) -> dict[str, Any]:
+    """What a child said last; how it ended where it did not end well."""
+    run = machine.run([machine.python, *options, "-c", program], seconds=seconds)
+    said: dict[str, Any] = {}
+    for line in run.out.splitlines():
+        if line.startswith("{"):
+            try:
+                said = json.loads(line)
+            except ValueError:
+                continue
+    if run.rc != 0:
+        how = "no answer (killed)" if run.rc == TIMED_OUT else f"status {run.rc}"
+        if run.rc < 0:
+            how = "Illegal instruction" if run.rc == -4 else f"killed by signal {-run.rc}"
+        said.setdefault("cmd", {})[f"child: {name}"] = {
+            "rc": run.rc,
+            "out": f"{name}: {how}\n{run.out[-2000:]}",
+        }
+    return said
+
+
+def libcuda(machine: Machine) -> dict[str, Any]:
+    """Which libcuda.so.1 the loader picks, and what cuInit returns."""
+    return _child(machine, "cuInit", _LIBCUDA, 20, "-S", "-E")
+
+
+def torch_native(machine: Machine) -> dict[str, Any]:
+    """The torch of the interpreter, its wheels, and whether its libraries load and see a GPU."""
+    return _child(machine, "loading torch's libraries", _NATIVE, 30)
+
+
+def torch_import(machine: Machine) -> dict[str, Any]:
+    """What `import torch` and torch.cuda say."""
+    return _child(machine, "import torch", _IMPORT, 90)

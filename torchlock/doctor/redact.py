@@ -1,0 +1,115 @@
+"""Evidence without host names, user names, serial numbers and addresses.
+
+Each distinct value gets its own placeholder, so that two lines that name the same GPU still do.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable
+
+from torchlock.doctor.evidence import Evidence, from_json
+
+_HEX = "[0-9a-fA-F]"
+_UUID = re.compile(rf"\b(GPU|MIG)-({_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}})\b")
+_MAC = re.compile(rf"(?<![:\w])(?:{_HEX}{{2}}:){{5}}{_HEX}{{2}}(?![:\w])")
+_IPV4 = re.compile(r"(?<![\w.=-])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.])")
+_IPV6 = re.compile(rf"(?<![:\w])(?:{_HEX}{{1,4}}:+){{3,7}}{_HEX}{{1,4}}(?![:\w])")
+_SERIAL = re.compile(r"(serial(?: number)?\s*[:=]\s*)([\w-]{4,})", re.I)
+_HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
+_CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
+_EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b")
+_HOST_VARIABLES = (
+    "HOSTNAME",
+    "MASTER_ADDR",
+    "SLURMD_NODENAME",
+    "SLURM_JOB_NODELIST",
+    "SLURM_NODELIST",
+    "SLURM_STEP_NODELIST",
+    "SLURM_SUBMIT_HOST",
+    "SLURM_LAUNCH_NODE_IPADDR",
+    "SLURM_TOPOLOGY_ADDR",
+)
+_USER_VARIABLES = ("USER", "LOGNAME", "SLURM_JOB_USER", "SUDO_USER")
+_COMMON = {"root", "video", "render", "users", "localhost", "nobody", "nvidia", "ubuntu", "none"}
+_UNCHANGED_PLACES = ("packages", "system")
+
+
+class _Names:
+    """Placeholders, one for each distinct value."""
+
+    def __init__(self, form: Callable[[int], str]) -> None:
+        self._form = form
+        self._known: dict[str, str] = {}
+
+    def __call__(self, value: str) -> str:
+        return self._known.setdefault(value, self._form(len(self._known) + 1))
+
+
+def redact(evidence: Evidence, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> Evidence:
+    """`evidence` with personal details replaced; `hosts` and `users` are names known to be here."""
+    hosts = {*hosts, *(evidence.set_env(name) for name in _HOST_VARIABLES)}
+    users = {*users, *(evidence.set_env(name) for name in _USER_VARIABLES)}
+    clean = _cleaner(_specific(hosts), _specific(users), frozenset(evidence.packages.values()))
+    value = json.loads(evidence.to_json())
+    return from_json(
+        {k: v if k in _UNCHANGED_PLACES else _walk(v, clean) for k, v in value.items()}
+    )
+
+
+def _specific(names: Iterable[str]) -> list[str]:
+    """Names that can be searched for without hitting ordinary words, the longest first."""
+    kept = {
+        name
+        for name in names
+        if len(name) > 1 and name.lower() not in _COMMON and not name[:1].isdigit()
+    }
+    kept |= {name.partition(".")[0] for name in kept if len(name.partition(".")[0]) > 2}
+    return sorted(kept - _COMMON, key=len, reverse=True)
+
+
+def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Callable[[str], str]:
+    host, user = _Names(lambda n: f"host-{n}"), _Names(lambda n: f"user-{n}")
+    address, mac = (
+        _Names(lambda n: f"192.0.2.{n % 256}"),
+        _Names(lambda n: f"02:00:00:00:00:{n % 256:02x}"),
+    )
+    uuid = _Names(lambda n: f"{n:08x}-0000-0000-0000-000000000000")
+    serial = _Names(lambda n: f"serial-{n}")
+
+    def ipv4(match: re.Match[str]) -> str:
+        found = match[1]
+        kept = (
+            found in versions
+            or found.startswith(("127.", "0.", "192.0.2."))
+            or max(map(int, found.split("."))) > 255
+        )
+        return found if kept else address(found)
+
+    def clean(text: str) -> str:
+        text = _CREDENTIALS.sub(r"\1user:password@", text)
+        text = _EMAIL.sub("user@example", text)
+        text = _UUID.sub(lambda m: f"{m[1]}-{uuid(m[2])}", text)
+        text = _MAC.sub(lambda m: mac(m[0]), text)
+        text = _IPV6.sub("2001:db8::1", text)
+        text = _IPV4.sub(ipv4, text)
+        text = _SERIAL.sub(lambda m: m[1] + serial(m[2]), text)
+        text = _HOME.sub(lambda m: m[1] + user(m[2]), text)
+        for names, placeholder in ((hosts, host), (users, user)):
+            for name in names:
+                if name in text:
+                    text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", placeholder(name), text)
+        return text
+
+    return clean
+
+
+def _walk(value: object, clean: Callable[[str], str]) -> object:
+    if isinstance(value, str):
+        return clean(value)
+    if isinstance(value, list):
+        return [_walk(item, clean) for item in value]
+    if isinstance(value, dict):
+        return {clean(key): _walk(item, clean) for key, item in value.items()}
+    return value
