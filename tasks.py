@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -12,8 +13,11 @@ from typing import Any
 from invoke.context import Context
 from invoke.tasks import task
 
+import validation.compare
+import validation.sign
 from torchlock.artifacts import default_store, fetch
 from torchlock.check import check_lock
+from torchlock.doctor.__main__ import main as run_doctor
 from torchlock.errors import DOES_NOT_HOLD, HOLDS, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import read_lock
@@ -57,7 +61,12 @@ def verb(body: Callable[..., int]) -> Any:
             code = INTERRUPTED
         sys.exit(code)
 
-    return task(run)
+    return task(run, iterable=["also"] if "also" in inspect.signature(body).parameters else [])
+
+
+def _options(**given: str | None) -> list[str]:
+    """Return `--name value` for each option that was given."""
+    return [part for key, value in given.items() if value for part in (f"--{key}", value)]
 
 
 @verb
@@ -170,20 +179,65 @@ def validate(
     record: bool = False,
     replace: bool = False,
     identify: bool = False,
+    sign: str | None = None,
     nnodes: int = 1,
     node_rank: int = 0,
     rdzv_endpoint: str | None = None,
 ) -> int:
-    """Prove that an environment is the locked one and trains a Transformer; make it if none is."""
+    """Prove that an environment is the locked one and trains a Transformer; make it if none is.
+
+    --json FILE writes the certificate, --sign KEY signs it with an SSH key. --only takes names of
+    checks, joined by commas.
+    """
+    if sign and (json is None or json == "-"):
+        raise TorchlockError(
+            "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
+        )
     realization = find_realization(Path(prefix).absolute() if prefix else None)
     if realization is None:
         made = _make(DEFAULT_PREFIX)
         realization = Realization(made.prefix, "conda" if isinstance(made, MadePrefix) else "venv")
-    arguments = ["--device", device]
-    arguments += ["--only", *only.split(",")] if only else []
-    arguments += ["--json", json] if json else []
+    arguments = ["--only", *only.split(",")] if only else []
     arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)] if nnodes > 1 else []
     arguments += ["--rdzv-endpoint", rdzv_endpoint] if rdzv_endpoint else []
+    arguments += ["--json", str(Path(json).absolute()) if json != "-" else json] if json else []
     flags = {"--record": record, "--replace": replace, "--identify": identify}
     arguments += [flag for flag, given in flags.items() if given]
-    return run_validation(this_repository(), realization, arguments, say=_say)
+    code = run_validation(this_repository(), realization, arguments, device=device, say=_say)
+    if sign and json and Path(json).is_file():
+        signed = validation.sign.main(["sign", json, "--key", sign])
+        return code or signed
+    return code
+
+
+@verb
+def compare(_: Context, first: str, second: str, also: list[str], json: str | None = None) -> int:
+    """Name the first thing in which certificates differ; --also takes a third, a fourth ..."""
+    return validation.compare.main([first, second, *also, *_options(json=json)])
+
+
+@verb
+def verify(_: Context, certificate: str, signers: str) -> int:
+    """Check a certificate's signature against an allowed-signers file of OpenSSH."""
+    return validation.sign.main(["verify", certificate, "--signers", signers])
+
+
+@verb
+def doctor(
+    _: Context,
+    evidence: str | None = None,
+    error: str | None = None,
+    save: str | None = None,
+    python: str | None = None,
+    json: str | None = None,
+) -> int:
+    """Say why CUDA is unavailable and what to type.
+
+    Looks at this machine and the torch of PYTHON (by default that of ./env), or at --evidence
+    FILE or --error TEXT. --save FILE keeps the evidence, without names and addresses.
+    """
+    here = DEFAULT_PREFIX / "bin" / "python"
+    looked_at = python or (str(here.absolute()) if here.exists() else None)
+    return run_doctor(
+        _options(evidence=evidence, error=error, save=save, python=looked_at, json=json)
+    )

@@ -36,7 +36,8 @@ def clone(tmp_path: Path) -> Path:
 def test_lists_every_verb():
     done = invoke("--list")
     assert done.returncode == 0
-    assert {"env", "lock", "record", "validate"} <= set(done.stdout.split())
+    verbs = {"compare", "doctor", "env", "lock", "record", "validate", "verify"}
+    assert verbs <= set(done.stdout.split())
 
 
 def test_lock_check_holds_without_network():
@@ -105,3 +106,26 @@ def test_json_to_a_place_that_cannot_be_written():
     done = invoke("lock", "--check", "--json", "/nowhere/at/all.json")
     assert done.returncode == 2
     assert "/nowhere/at/all.json cannot be written" in done.stderr
+
+
+def test_doctor_judges_a_message(tmp_path):
+    target = tmp_path / "findings.json"
+    message = "The NVIDIA driver on your system is too old (found version 11040)"
+    done = invoke("doctor", "--error", message, "--json", str(target))
+    assert done.returncode == 1, done.stderr
+    assert "driver" in done.stdout
+    assert json.loads(target.read_text())["findings"][0]["kind"] == "driver-version"
+
+
+def test_compare_what_is_no_certificate(tmp_path):
+    (tmp_path / "a.json").write_text("{}")
+    done = invoke("compare", str(tmp_path / "a.json"), str(tmp_path / "b.json"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "a.json" in done.stderr + done.stdout
+
+
+def test_sign_needs_a_certificate_in_a_file():
+    done = invoke("validate", "--sign", "key")
+    assert done.returncode == 2
+    assert "--sign needs the certificate in a file" in done.stderr

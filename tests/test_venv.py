@@ -518,7 +518,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(world, tmp_path)
 
 
 def test_a_disk_that_fills_up_is_named_and_the_prefix_completed_later(world, tmp_path, monkeypatch):
-    monkeypatch.setattr(venv, "_check_space", lambda *_: None)
+    monkeypatch.setattr(venv, "check_space", lambda *_: None)
     world.wheels.append(
         build_wheel(
             tmp_path / "wheels", "big", files={"big.bin": random.Random(0).randbytes(3_000_000)}
@@ -648,6 +648,6 @@ def test_two_runs_at_once_do_not_write_one_prefix(world):
 
 def test_a_prefix_is_one_under_all_its_names(world, tmp_path):
     (tmp_path / "link").symlink_to(tmp_path)
-    with venv._alone(world.prefix, world.store):
+    with venv.alone(world.prefix, world.store):
         world.prefix = tmp_path / "link/env"
         assert "another torchlock is working" in broken(world).message

@@ -15,6 +15,7 @@ from typing import Any
 from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
+from torchlock.expected_gpu import cuda_is_expected, why_absent
 from torchlock.lock import Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
@@ -67,12 +68,14 @@ def validate(
     realization: Realization,
     arguments: Sequence[str],
     *,
+    device: str = "auto",
     say: Callable[[str], None],
 ) -> int:
     """Judge lock and files, run `validation` inside the realization, return its exit code.
 
     `arguments` are handed on to `python -m validation`, which prints the table of everything
-    and writes the certificate.
+    and writes the certificate. Where CUDA is expected on `device` and absent, the doctor is
+    asked why, and its first finding goes into the certificate.
     """
     faults = [check for check in check_lock(repository) if check.fault]
     for fault in faults:
@@ -87,8 +90,22 @@ def validate(
         "lock": _lock_context(repository, faults),
         "files": judged.context,
         "foundation": realization.foundation,
+        "doctor": _ask_doctor(realization, device, say),
     }
-    return _run_inside(repository, realization, context, arguments)
+    return _run_inside(repository, realization, context, ["--device", device, *arguments])
+
+
+def _ask_doctor(
+    realization: Realization, device: str, say: Callable[[str], None]
+) -> dict[str, Any] | None:
+    if device == "cpu" or not cuda_is_expected(device):
+        return None
+    answer = why_absent(realization.python)
+    if answer:
+        finding = answer["finding"]
+        said = f"{finding['cause']} ({finding['certainty']})" if finding else "nothing known fits"
+        say(f"CUDA is expected and absent: {said}\n  next: invoke doctor")
+    return answer
 
 
 def _lock_context(repository: Repository, faults: Sequence[Check]) -> dict[str, str]:
@@ -172,7 +189,13 @@ def _run_inside(
     context: dict[str, Any],
     arguments: Sequence[str],
 ) -> int:
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    # What shadows locked modules must reach the check that looks for it.
+    kept = ("PYTHONPATH", "PYTHONUSERBASE")
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if key in kept or not key.startswith(("PYTHON", "PIP_"))
+    }
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "context.json")
         path.write_text(json.dumps(context))

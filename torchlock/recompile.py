@@ -23,7 +23,9 @@ _DIFFERS = (
 _CRASHES = "reading it ends the interpreter"
 
 _CHILD = """
-import marshal, os, sys, types
+import marshal, os, resource, sys, types
+# A few bytes can announce a tuple of gigabytes; no module's code needs as much.
+resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.getrlimit(resource.RLIMIT_AS)[1]))
 ATTRIBUTES = ["co_" + name for name in (
     "argcount", "posonlyargcount", "kwonlyargcount", "nlocals", "stacksize", "flags", "code",
     "names", "varnames", "freevars", "cellvars", "name", "qualname", "firstlineno", "linetable",

@@ -30,16 +30,17 @@ _PATH = re.compile(r"(?<![\w.:/])/(?!dev/|proc/|sys/)(?:[^\s/:;,'\"()]+/)+([^\s/
 
 @dataclass(frozen=True)
 class Context:
-    """What the parent knows and this package cannot: lock, files and foundation.
+    """What the parent knows and this package cannot: lock, files, foundation, the doctor's word.
 
     `lock` has the lock's `digest` ("sha256:..."), `files` the installed `tree` ("sha256-...") and
     `wheels` (name -> digest); both have `verdict` and `evidence`, and are empty where nobody
-    judged them.
+    judged them. `doctor` says why CUDA is absent where it was expected, and is empty elsewhere.
     """
 
     lock: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Any] = field(default_factory=dict)
     foundation: str = ""
+    doctor: dict[str, Any] = field(default_factory=dict)
 
     @property
     def lock_digest(self) -> str:
@@ -60,6 +61,7 @@ def read_context(path: Path) -> Context:
             dict(value.get("lock", {})),
             dict(value.get("files", {})),
             str(value.get("foundation", "")),
+            dict(value.get("doctor") or {}),
         )
         verdicts = [part.get("verdict", HOLDS) for part in (context.lock, context.files)]
     except (OSError, ValueError, AttributeError, TypeError) as error:
@@ -115,6 +117,7 @@ def build(
         "lock": context.lock or {"verdict": NOT_JUDGED},
         "files": context.files or {"verdict": NOT_JUDGED},
         "foundation": context.foundation or None,
+        "doctor": context.doctor or None,
         "versions": details.get("versions", {}),
         "libraries": details.get("libraries", []),
         "lane": {**lane, "reported": details.get("lane", {})},

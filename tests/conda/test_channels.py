@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import rattler
 
 from torchlock.artifacts import Store
 from torchlock.channels import package_mirrors
@@ -36,7 +37,7 @@ def condarc(monkeypatch, tmp_path):
 @pytest.fixture
 def named(world):
     """The lock as it would be with the channel given by name, at a host that is not there."""
-    canonical = "https://conda.anaconda.org/channel"
+    canonical = rattler.Channel("channel").base_url.rstrip("/")
     packages = [
         replace(p, url=p.url.replace(f"{world.server.url}/channel", canonical))
         for p in world.lock.packages
