@@ -19,7 +19,7 @@ from torchlock.repository import Repository
 from torchlock.solve.conda import ChannelLocation, solve_conda
 from torchlock.solve.metadata import read_metadata
 from torchlock.solve.pip import solve_pip
-from torchlock.solve.request import Request, RequestError, read_request
+from torchlock.solve.request import RequestError, read_request
 from torchlock.solve.write import render_lock
 
 
@@ -117,8 +117,3 @@ def changes(before: Sequence[Package], after: Sequence[Package]) -> list[Change]
 
 def _shown(package: Package | None) -> str:
     return package.version if package else ""
-
-
-def is_current(request: Request, lock: Lock) -> bool:
-    """Say whether the lock answers this request (conda-lock's content hash)."""
-    return dict(request.content_hash) == dict(lock.content_hash)

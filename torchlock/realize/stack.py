@@ -12,7 +12,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def install_stack(
     wheels: Sequence[Package],
     store: Store,
     *,
-    again: Iterable[str] = (),
+    again: Sequence[str] = (),
 ) -> None:
     """Install `wheels`, which are verified and in `store`, for the interpreter `python`.
 
@@ -36,16 +36,17 @@ def install_stack(
     words when it fails.
     """
     with _wheelhouse(store, wheels) as (wheelhouse, cache):
+        if again:  # a changed file may be linked into uv's cache: forget what was unpacked
+            _uv(["cache", "clean", "--cache-dir", str(cache), *again])
         requirements = wheelhouse / "requirements.txt"
         requirements.write_text(
             "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
         )
-        _uv_pip(
-            ["install", "--python", str(python), "--requirements", str(requirements),
+        _uv(
+            ["pip", "install", "--python", str(python), "--requirements", str(requirements),
              "--require-hashes", "--no-deps", "--no-index", "--find-links", str(wheelhouse),
              "--only-binary", ":all:", "--cache-dir", str(cache),
-             *(f"--reinstall-package={name}" for name in again),
-             *(f"--refresh-package={name}" for name in again)],
+             *(f"--reinstall-package={name}" for name in again)],
         )  # fmt: skip
 
 
@@ -53,12 +54,12 @@ def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
     """Uninstall wheels that an earlier lock had and the present one has not."""
     if names:
         with _wheelhouse(store, ()) as (_, cache):
-            _uv_pip(["uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
+            _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
 
 
-def _uv_pip(arguments: list[str]) -> None:
+def _uv(arguments: list[str]) -> None:
     command = [
-        *uv_command(), "pip", *arguments, "--no-config", "--offline", "--no-progress",
+        *uv_command(), *arguments, "--no-config", "--no-progress",
         "--color", "never", "--no-python-downloads",
     ]  # fmt: skip
     environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}

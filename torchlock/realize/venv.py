@@ -21,6 +21,7 @@ from torchlock.realize.interpreter import Interpreter, find_interpreter, host_pl
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.stack import install_stack, remove_from_stack
 from torchlock.records import Records
+from torchlock.report import describe
 from torchlock.verify import Finding, Verdict, find_site, verify
 
 REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
@@ -65,11 +66,13 @@ def make_venv(
                 hint=f"invoke env --foundation {marker.foundation} --prefix {prefix}; "
                 "or choose another place",
             )
+        damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
             verdict = verify(find_site(prefix), records)
             if verdict.holds:
                 return Made(prefix, installed=False, verdict=verdict)
+            damaged = _damaged(verdict)
         _build(
             goal=goal,
             marker=marker,
@@ -81,7 +84,7 @@ def make_venv(
             progress=progress,
             say=say,
         )
-        verdict = _install_until_it_holds(prefix, wheels, records, store, say)
+        verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
         write_marker(prefix, goal)
         return Made(prefix, installed=True, verdict=verdict)
 
@@ -116,17 +119,20 @@ def _install_until_it_holds(
     wheels: Sequence[Package],
     records: Records,
     store: Store,
+    damaged: Sequence[str],
     say: Callable[[str], None],
 ) -> Verdict:
-    python = prefix / "bin" / "python"
-    say(f"installing {len(wheels)} wheels")
-    install_stack(python, wheels, store)
-    verdict = verify(find_site(prefix), records)
-    damaged = sorted({f.package for f in verdict.findings if f.kind in REPAIRABLE})
-    if damaged:
-        say(f"repairing {', '.join(damaged)}")
-        install_stack(python, wheels, store, again=damaged)
+    """Install what is missing and, afresh, what is `damaged`; repair once what still differs."""
+    for attempt in range(2):
+        if damaged:
+            say(f"repairing {', '.join(damaged)}")
+        else:
+            say(f"installing {len(wheels)} wheels")
+        install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
         verdict = verify(find_site(prefix), records)
+        damaged = _damaged(verdict)
+        if not damaged or attempt:
+            break
     if not verdict.holds:
         raise DoesNotHold(
             f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
@@ -135,15 +141,8 @@ def _install_until_it_holds(
     return verdict
 
 
-def describe(findings: Sequence[Finding], most: int = 10) -> str:
-    """Return findings as lines, the first `most` of them."""
-    lines = [
-        f"  {f.kind}: {f.path}{f' ({f.package})' if f.package else ''}: {f.detail}"
-        for f in findings[:most]
-    ]
-    if len(findings) > most:
-        lines.append(f"  and {len(findings) - most} more")
-    return "\n".join(lines)
+def _damaged(verdict: Verdict) -> list[str]:
+    return sorted({f.package for f in verdict.findings if f.kind in REPAIRABLE})
 
 
 def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:

@@ -1,0 +1,1 @@
+"""Proof by numbers: runs inside a realization, with the standard library and the stack only."""

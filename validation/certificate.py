@@ -1,0 +1,173 @@
+"""The certificate: what was judged, on what machine, with which result; canonical JSON."""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from validation import canonical
+from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, VERDICTS, Fault, Outcome, overall
+
+KIND = "torchlock certificate"
+FORMAT = 1
+
+# An absolute path of two parts or more; /dev, /proc and /sys are the same everywhere.
+_PATH = re.compile(r"(?<![\w.:/])/(?!dev/|proc/|sys/)(?:[^\s/:;,'\"()]+/)+([^\s/:;,'\"()]*)")
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the parent knows and this package cannot: lock, files and foundation.
+
+    `lock` is the lock's "sha256:..."; `files` is its own result for the files, with `verdict`,
+    `tree` ("sha256-...") and `wheels` (name -> digest); both are empty where nobody judged them.
+    """
+
+    lock: str = ""
+    files: dict[str, Any] = field(default_factory=dict)
+    foundation: str = ""
+
+    @property
+    def tree(self) -> str:
+        """The tree digest of the installed stack, or ""."""
+        return str(self.files.get("tree") or "")
+
+
+def read_context(path: Path) -> Context:
+    """Reads the file the parent wrote; raises Fault when it is damaged."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        context = Context(
+            str(value.get("lock", {}).get("digest", "")),
+            dict(value.get("files", {})),
+            str(value.get("foundation", "")),
+        )
+        verdict = context.files.get("verdict", NOT_JUDGED)
+    except (OSError, ValueError, AttributeError, TypeError) as error:
+        raise Fault(f"the context {path.name} cannot be read: {error}") from error
+    if verdict not in VERDICTS:
+        raise Fault(f"the context {path.name} has no such verdict: {verdict!r}")
+    return context
+
+
+def context_outcomes(context: Context) -> list[Outcome]:
+    """The rows for lock and files; without a parent that judged them they are not judged."""
+    nobody = "no --context was given (invoke validate judges it)"
+    lock = Outcome("lock", HOLDS, context.lock) if context.lock else None
+    files = None
+    verdict = context.files.get("verdict")
+    if verdict == HOLDS:
+        files = Outcome("files", HOLDS, f"tree {context.tree}" if context.tree else "as locked")
+    elif verdict == DOES_NOT_HOLD:
+        files = Outcome("files", DOES_NOT_HOLD, f"not as locked; tree {context.tree or 'unknown'}")
+    return [
+        lock or Outcome("lock", NOT_JUDGED, nobody, needed=False),
+        files or Outcome("files", NOT_JUDGED, nobody, needed=False),
+    ]
+
+
+def build(
+    outcomes: Sequence[Outcome],
+    *,
+    context: Context,
+    machine: dict[str, Any],
+    lane: dict[str, Any],
+    classes: dict[str, dict[str, str]],
+    milliseconds: int,
+    identify: bool = False,
+) -> dict[str, Any]:
+    """The certificate as JSON types.
+
+    User name, host name and paths are taken out of it unless `identify` is set.
+    """
+    stack = next((o for o in outcomes if o.name == "stack"), None)
+    details = stack.details if stack else {}
+    checks = []
+    for outcome in outcomes:
+        shown = outcome.to_json()
+        if outcome.name == "stack":
+            shown["details"] = {}  # versions, libraries and lane have places of their own
+        checks.append(shown)
+    certificate = {
+        "kind": KIND,
+        "format": FORMAT,
+        "verdict": overall(outcomes),
+        "lock": {"digest": context.lock or None},
+        "files": context.files or {"verdict": NOT_JUDGED},
+        "foundation": context.foundation or None,
+        "versions": details.get("versions", {}),
+        "libraries": details.get("libraries", []),
+        "lane": {**lane, "reported": details.get("lane", {})},
+        "machine": machine,
+        "classes": classes,
+        "checks": checks,
+        "milliseconds": milliseconds,
+    }
+    if identify:
+        certificate["identity"] = {"host": socket.gethostname(), "user": _user()}
+        return certificate
+    cleaned: dict[str, Any] = _without_names(certificate, [socket.gethostname(), _user()])
+    return cleaned
+
+
+def load(path: Path) -> dict[str, Any]:
+    """Reads a certificate; raises Fault when it is damaged or something else."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text)
+    except OSError as error:
+        raise Fault(f"the certificate {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise Fault(f"the certificate {path} is damaged: {error}") from error
+    if not isinstance(value, dict) or value.get("kind") != KIND:
+        raise Fault(f"{path} is not a torchlock certificate", hint="invoke validate --json FILE")
+    if value.get("format") != FORMAT:
+        raise Fault(f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}")
+    _check_shape(path, value)
+    if canonical.dump(value) != text:
+        raise Fault(f"{path} is not canonical JSON: it was edited or reformatted")
+    return value
+
+
+def _check_shape(path: Path, value: dict[str, Any]) -> None:
+    shape: dict[str, type] = {
+        "verdict": str,
+        "lock": dict,
+        "files": dict,
+        "versions": dict,
+        "libraries": list,
+        "lane": dict,
+        "machine": dict,
+        "classes": dict,
+        "checks": list,
+    }
+    wrong = [name for name, kind in shape.items() if not isinstance(value.get(name), kind)]
+    checks = value["checks"] if "checks" not in wrong else []
+    if wrong or not all(isinstance(check, dict) and "name" in check for check in checks):
+        raise Fault(f"the certificate {path} is damaged: {', '.join(wrong) or 'checks'} missing")
+
+
+def _without_names(value: Any, names: Sequence[str]) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_names(item, names) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_names(item, names) for item in value]
+    if not isinstance(value, str):
+        return value
+    text = _PATH.sub(r"[path]/\1", value)
+    for name in filter(None, names):
+        text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "[name]", text)
+    return text
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a numeric user without an entry in passwd
+        return ""

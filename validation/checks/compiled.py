@@ -1,0 +1,63 @@
+"""torch.compile on the CPU: it works, and agrees with eager within a stated bound."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sysconfig
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from validation.checks import Settings
+from validation.model import SMALL, TextClassifier, micro_batch
+from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome
+from validation.training import SEED
+
+# Compiled code fuses and reorders float32 sums: a bound, never called identical.
+BOUND = 1e-4
+
+
+def run(settings: Settings) -> Outcome:  # noqa: ARG001 - every check has this signature
+    """Compares loss and gradients of one batch, compiled and eager."""
+    missing = _missing()
+    if missing:
+        return Outcome("compile", NOT_JUDGED, missing, needed=False)
+    torch.manual_seed(SEED)
+    model = TextClassifier(SMALL, dropout=0.0)
+    eager = _gradients(model, model)
+    try:
+        compiled = _gradients(model, torch.compile(model))
+    except Exception as error:  # the compiler's own failures have no common type
+        lines = str(error).strip().splitlines() or [""]
+        return Outcome("compile", DOES_NOT_HOLD, f"{type(error).__name__}: {lines[0][:300]}")
+    difference = max(
+        float((a - b).abs().max() / (a.abs().max() + 1e-12))
+        for a, b in zip(eager, compiled, strict=True)
+    )
+    holds = difference <= BOUND
+    relation = "within" if holds else "beyond"
+    return Outcome(
+        "compile",
+        HOLDS if holds else DOES_NOT_HOLD,
+        f"largest relative difference from eager {difference:.1e}, {relation} {BOUND:g}",
+        details={"difference": difference.hex(), "bound": BOUND.hex()},
+    )
+
+
+def _missing() -> str:
+    compiler = os.environ.get("CXX", "g++")
+    if shutil.which(compiler) is None:
+        return f"no C++ compiler ({compiler}) on this machine"
+    header = Path(sysconfig.get_paths()["include"]) / "Python.h"
+    return "" if header.is_file() else "no Python.h for this interpreter on this machine"
+
+
+def _gradients(model: TextClassifier, forward: object) -> list[torch.Tensor]:
+    assert callable(forward)  # noqa: S101 - torch.compile is untyped
+    tokens, labels = micro_batch(SMALL, 0)
+    model.zero_grad()
+    loss = nn.functional.cross_entropy(forward(tokens), labels)
+    loss.backward()
+    return [loss.detach(), *(p.grad.clone() for p in model.parameters())]

@@ -1,0 +1,82 @@
+"""One rank of the ddp check; torch.distributed.run starts it as `-m validation.checks.ddp_rank`."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import datetime
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from torch import distributed
+from torch.nn.parallel import DistributedDataParallel
+
+from validation import training
+from validation.model import FULL, SMALL, Size
+
+MODEL = dataclasses.replace(SMALL, steps=8)
+STEPS = 6
+# name -> precision, micro-batches a rank takes before gradients are exchanged
+MODES = {
+    "fp32": ("fp32", 1),
+    "bf16": ("bf16", 1),
+    "fp16": ("fp16", 1),
+    "fp32 no_sync": ("fp32", 2),
+}
+SURVIVED = ".survived"
+TIMEOUT = datetime.timedelta(seconds=60)
+_PR_SET_PDEATHSIG = 1
+
+
+def train(size: Size, precision: str, count: int, device: str) -> tuple[str, bool]:
+    """This rank's part of a run: the digest at the end, and whether ranks agreed throughout."""
+    rank, world = distributed.get_rank(), distributed.get_world_size()
+    run = training.start(size, precision, device=device, dropout=0.0, scale=training.SAFE_SCALE)
+    run.model = DistributedDataParallel(run.model)
+    agreed = True
+    for step in range(STEPS):
+        first = (step * world + rank) * count
+        training.step(run, range(first, first + count))
+        digests: list[str] = [""] * world
+        distributed.all_gather_object(digests, training.weights_digest(run))
+        agreed = agreed and len(set(digests)) == 1
+    return training.weights_digest(run), agreed
+
+
+def main(scene: str, scratch: Path) -> None:
+    """Plays one scene and writes rank-N.json.
+
+    "pair": every mode twice. "four": fp32 twice, then the last rank dies. "gpu": every mode
+    twice over NCCL at the size users train, one GPU a rank.
+    """
+    # A rank must not outlive its launcher, whatever ended that one.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    size, device = MODEL, "cpu"
+    if scene == "gpu":
+        size, device = FULL, f"cuda:{os.environ['LOCAL_RANK']}"
+        torch.cuda.set_device(device)
+    distributed.init_process_group("nccl" if scene == "gpu" else "gloo", timeout=TIMEOUT)
+    modes = {"fp32": MODES["fp32"]} if scene == "four" else MODES
+    result = {}
+    for mode, (precision, count) in modes.items():
+        once, agreed = train(size, precision, count, device)
+        again, agreed_again = train(size, precision, count, device)
+        result[mode] = [once, again, agreed and agreed_again]
+    rank = distributed.get_rank()
+    (scratch / f"rank-{rank}.json").write_text(json.dumps(result))
+    distributed.barrier()
+    if scene == "four":
+        if rank == distributed.get_world_size() - 1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        # The others go on as if nothing had happened; gloo must end them.
+        distributed.all_reduce(torch.ones(1))
+        (scratch / f"rank-{rank}{SURVIVED}").touch()
+    distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))

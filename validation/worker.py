@@ -1,0 +1,27 @@
+"""Runs one check in this process and writes its outcome to a file: `-m validation.worker`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+from validation.checks import Nodes, Settings, named
+from validation.outcome import Outcome
+
+
+def main(arguments: list[str]) -> None:
+    """`arguments`: the check's name, its scratch directory, nnodes, node rank, endpoint."""
+    name, scratch, count, rank, endpoint = arguments
+    settings = Settings(Path(scratch), Nodes(int(count), int(rank), endpoint))
+    outcome: Outcome = importlib.import_module(named(name).module).run(settings)
+    result = settings.scratch / "outcome.json"
+    # Written last and whole: a file that is there is complete.
+    part = result.with_suffix(".part")
+    part.write_text(json.dumps(outcome.to_json()))
+    part.rename(result)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
