@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal, cast
+from typing import IO, Any, Literal, cast
 
 from torchlock.errors import TorchlockError
 from torchlock.tree import safe_relative_path
@@ -117,7 +117,7 @@ class _Part(io.RawIOBase):
     def readable(self) -> bool:
         return True
 
-    def readinto(self, buffer: bytearray | memoryview) -> int:  # type: ignore[override]
+    def readinto(self, buffer: Any) -> int:
         data = self._stream.read(min(len(buffer), self._left))
         buffer[: len(data)] = data
         self._left -= len(data)
@@ -127,15 +127,15 @@ class _Part(io.RawIOBase):
 @contextmanager
 def _tar(path: Path, name: str, offset: int, length: int) -> Iterator[tarfile.TarFile]:
     with path.open("rb") as stream:
-        part = io.BufferedReader(_Part(stream, offset, length))
+        part = cast(IO[bytes], io.BufferedReader(_Part(stream, offset, length)))
         try:
-            with tarfile.open(fileobj=_unpacked(path, name, part), mode="r|") as archive:
+            with tarfile.open(fileobj=cast(Any, _unpacked(path, name, part)), mode="r|") as archive:
                 yield archive
         except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
             raise DebError(f"{path.name}: {name} cannot be read ({error})") from None
 
 
-def _unpacked(path: Path, name: str, part: io.BufferedReader) -> IO[bytes]:
+def _unpacked(path: Path, name: str, part: IO[bytes]) -> IO[bytes]:
     match name.partition(".tar")[2]:
         case "":
             return part

@@ -46,7 +46,7 @@ class _Inflater(Protocol):
 
 def crc32(data: bytes, value: int = 0) -> int:
     """Return the CRC-32 of `data`, continued from `value`."""
-    return cast(int, _zlib.crc32(data, value))
+    return _zlib.crc32(data, value)
 
 
 def inflater() -> _Inflater:

@@ -54,9 +54,7 @@ class Item:
     contents: bytes | Stream = b""
 
 
-def file_item(
-    path: str, contents: bytes, mode: int = 0o644, *, uid: int = 0, gid: int = 0
-) -> Item:
+def file_item(path: str, contents: bytes, mode: int = 0o644, *, uid: int = 0, gid: int = 0) -> Item:
     """Return a regular file with contents held in memory."""
     return Item(Member(path, "file", mode, len(contents), uid=uid, gid=gid), contents)
 
@@ -195,9 +193,7 @@ def write_layer(items: Iterable[Item], out: IO[bytes]) -> Blob:
     """
     sink = _Sink(out, hashed=True)
     _write(items, sink)
-    return Blob(
-        f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}"
-    )
+    return Blob(f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}")
 
 
 def copy_layer(items: Iterable[Item], out: IO[bytes], recorded: Blob) -> None:

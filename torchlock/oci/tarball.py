@@ -80,7 +80,7 @@ def _pax(key: str, value: bytes) -> bytes:
     return str(length).encode() + rest
 
 
-def _ustar(  # noqa: PLR0917 - the fields of one header
+def _ustar(
     name: bytes, prefix: bytes, member: Member, size: int, target: bytes, kind: bytes
 ) -> bytes:
     fields = b"".join(

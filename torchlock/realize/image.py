@@ -121,7 +121,9 @@ def plan(source: ImageSource) -> list[Planned]:
     layers = [
         Planned("Debian: system", "rootfs", rootfs.layer("system"), "system"),
         Planned("Debian: toolchain", "rootfs", rootfs.layer("toolchain"), "toolchain"),
-        Planned("Debian: configuration", "rootfs", rootfs.packages, f"configuration {rootfs.digest}"),
+        Planned(
+            "Debian: configuration", "rootfs", rootfs.packages, f"configuration {rootfs.digest}"
+        ),
     ]
     big = [w for w in source.wheels if _size(source, w) >= BIG]
     rest = [w for w in source.wheels if _size(source, w) < BIG]
@@ -191,7 +193,7 @@ def _image(source: ImageSource, layers: Sequence[tuple[str, Blob]], contents: Bl
         layers=everything,
     )
     manifest = image_manifest(config, everything, annotations)
-    materials = sbom(DEFAULT_TAG.split(":")[0], source.wheels, source.rootfs)
+    materials = sbom("torchlock", source.wheels, source.rootfs)
     referrer, empty = referrer_manifest(manifest, materials)
     return Image(
         manifest, config, everything, (config, materials, empty, manifest, referrer), referrer
@@ -361,7 +363,9 @@ class _Render:
         self.paths.update(zip(wheels, paths, strict=True))
         if any(p.kind != "wheels" for p in missing):
             debs = fetch_debs(self.source.rootfs, self.store, self.progress)
-            self.paths.update((d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True))
+            self.paths.update(
+                (d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True)
+            )
 
     def _input_size(self, planned: Planned) -> int:
         return sum(self.paths[a.sha256].stat().st_size for a in planned.artifacts)

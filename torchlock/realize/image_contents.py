@@ -27,13 +27,15 @@ _PLACES = {
     "health": (f"{PREFIX}/libexec/health", 0o755),
     "profile.sh": ("etc/profile.d/torchlock.sh", 0o644),
     "sshd_config": ("etc/ssh/sshd_config", 0o644),
-    "jupyter_server_config.py": (f"{PREFIX}/etc/jupyter/jupyter_server_config.py", 0o644),
+    "jupyter_server_config.json": (f"{PREFIX}/etc/jupyter/jupyter_server_config.json", 0o644),
     "overrides.json": (f"{PREFIX}/share/jupyter/lab/settings/overrides.json", 0o644),
 }
 
 _PIP = """#!/bin/sh
 # pip from Debian's own wheel, for the stack's environment.
-exec /{prefix}/bin/python /usr/share/python-wheels/pip-*-py3-none-any.whl/pip "$@"
+for wheel in /usr/share/python-wheels/pip-*.whl; do
+    exec /{prefix}/bin/python "$wheel/pip" "$@"
+done
 """
 
 

@@ -44,9 +44,7 @@ def _component(name: str, version: str, purl: str, sha256: str, url: str) -> dic
 
 
 def _wheel(package: Package) -> dict[str, Any]:
-    purl = (
-        f"pkg:pypi/{package.name}@{quote(package.version)}?file_name={quote(package.filename)}"
-    )
+    purl = f"pkg:pypi/{package.name}@{quote(package.version)}?file_name={quote(package.filename)}"
     return _component(package.name, package.version, purl, package.sha256, package.url)
 
 

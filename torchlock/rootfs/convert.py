@@ -80,7 +80,8 @@ _EMPTY_DIRECTORIES = (
     "dev", "mnt", "opt", "proc", "run/lock", "run/sshd", "srv", "sys", "usr/local/bin",
     "usr/local/etc", "usr/local/include", "usr/local/lib", "usr/local/sbin", "usr/local/share",
     "usr/local/share/ca-certificates", "usr/local/src", "var/lib/dpkg/updates",
-    "var/lib/dpkg/parts", "etc/sysctl.d", "var/lib/apt/lists/partial", "var/cache/apt/archives/partial",
+    "var/lib/dpkg/parts", "etc/sysctl.d", "var/lib/apt/lists/partial",
+    "var/cache/apt/archives/partial",
 )  # fmt: skip
 
 CERTIFICATES = "usr/share/ca-certificates/"
@@ -137,9 +138,7 @@ class Rootfs:
         if file.kind == "file":
             self._keep(path, file.contents)
         target = merged(file.target) if file.kind == "link" else file.target
-        member = Member(
-            path, file.kind, file.mode, len(file.contents), target, file.uid, file.gid
-        )
+        member = Member(path, file.kind, file.mode, len(file.contents), target, file.uid, file.gid)
         return Item(member, file.contents)
 
     def _keep(self, path: str, contents: bytes) -> None:

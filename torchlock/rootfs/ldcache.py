@@ -59,17 +59,18 @@ def cache(libraries: Mapping[str, str]) -> bytes:
     best: dict[str, str] = {}
     for path in sorted(libraries, key=lambda p: (_rank(p), p)):
         best.setdefault(libraries[path], f"/{path.rpartition('/')[0]}/{libraries[path]}")
-    rows = sorted(best.items(), key=cmp_to_key(lambda a, b: _compare(b[0], a[0])))
-    start = _HEADER.size + len(rows) * _ENTRY.size
+    names = sorted(best, key=cmp_to_key(_compare), reverse=True)
+    start = _HEADER.size + len(names) * _ENTRY.size
     strings, entries = b"", []
-    for name, path in rows:
+    for name in names:
+        path = best[name]
         key = start + len(strings)
         # The soname is the end of the path: ldconfig shares the bytes, too.
         entries.append(
             _ENTRY.pack(_FLAGS, key + len(path.encode()) - len(name.encode()), key, 0, 0)
         )
         strings += path.encode() + b"\0"
-    head = _HEADER.pack(b"glibc-ld.so.cache1.1", len(rows), len(strings), 2, 0)
+    head = _HEADER.pack(b"glibc-ld.so.cache1.1", len(names), len(strings), 2, 0)
     return head + b"".join(entries) + strings
 
 
