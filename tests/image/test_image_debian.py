@@ -121,7 +121,7 @@ def test_two_packages_with_one_path_are_refused(tmp_path: Path):
 )
 def test_unsafe_entries_are_refused(tmp_path: Path, bad: tarfile.TarInfo):
     deb = make_deb(tmp_path, "bad", [(bad, b"")])
-    with pytest.raises(DebError, match="bad_1.0"):
+    with pytest.raises(DebError, match=r"bad_1\.0"):
         list(read_deb(deb).files())
 
 
@@ -150,7 +150,7 @@ def test_every_compression_that_debian_uses_is_read(tmp_path: Path, compression:
 def test_versions_are_ordered_as_dpkg_orders_them():
     ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+deb12u1", "1.0-1+deb12u10", "1.0a", "1.0.1",
                "1.10", "2.0", "1:0.1"]  # fmt: skip
-    assert sorted(reversed(ordered), key=debversion.key) == ordered
+    assert sorted({*ordered}, key=debversion.key) == ordered
     assert debversion.compare("1.0", "1.0-0") == 0
     assert debversion.compare("09", "9") == 0
 
