@@ -10,6 +10,7 @@ from torchlock.errors import TorchlockError
 
 _KEPT = frozenset(
     {
+        "UV_CACHE_DIR",
         "UV_DEFAULT_INDEX",
         "UV_EXTRA_INDEX_URL",
         "UV_INDEX",
@@ -17,6 +18,7 @@ _KEPT = frozenset(
         "UV_KEYRING_PROVIDER",
         "UV_HTTP_TIMEOUT",
         "UV_NATIVE_TLS",
+        "UV_NO_CACHE",
         "UV_SYSTEM_CERTS",
         "UV_INSECURE_HOST",
         "UV_OFFLINE",

@@ -22,8 +22,8 @@ from validation.outcome import (
     EXIT_CODES,
     HOLDS,
     NOT_JUDGED,
-    Fault,
     Outcome,
+    ValidationError,
     overall,
 )
 from validation.running import Request, run_all
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser().parse_args(arguments)
     try:
         return _validate(options)
-    except Fault as fault:
+    except ValidationError as fault:
         print(fault, file=sys.stderr)  # noqa: T201
         return EXIT_CODES[NOT_JUDGED]
     except KeyboardInterrupt:
@@ -91,25 +91,27 @@ def _validate(options: argparse.Namespace) -> int:
     stream = sys.stderr if options.json == "-" else sys.stdout
     report.show(map(report.row, outcomes), stream)
     for name, value in _overridden().items():
-        print(f"overridden for the checks: {name}={value}", file=stream)  # noqa: T201
-    print(f"\n{overall(outcomes)} ({issued['milliseconds'] / 1000:.1f} s)", file=stream)  # noqa: T201
+        print(f"overridden for the checks: {name}={value}", file=stream)
+    print(f"\n{overall(outcomes)} ({issued['milliseconds'] / 1000:.1f} s)", file=stream)
     if options.json:
-        _write(options.json, canonical.dump(issued))
+        canonical.write(options.json, issued)
     return EXIT_CODES[overall(outcomes)]
 
 
 def _request(options: argparse.Namespace) -> Request:
     nodes = Nodes(options.nnodes, options.node_rank, options.rdzv_endpoint)
     if nodes.count < 1 or not 0 <= nodes.rank < nodes.count:
-        raise Fault(f"there is no node {nodes.rank} among {nodes.count}")
+        raise ValidationError(f"there is no node {nodes.rank} among {nodes.count}")
     host, _, port = nodes.endpoint.rpartition(":")
     if nodes.count > 1 and not (host and port.isdecimal()):
-        raise Fault(
+        raise ValidationError(
             "several nodes need an endpoint on node 0 that all of them reach",
             hint="--rdzv-endpoint HOST:PORT",
         )
     if options.record and (options.only or nodes.count > 1):
-        raise Fault("a reference holds all checks of one machine", hint="--record without --only")
+        raise ValidationError(
+            "a reference holds all checks of one machine", hint="--record without --only"
+        )
     return Request(tuple(options.only), options.device, nodes)
 
 
@@ -121,7 +123,7 @@ def machine_classes(outcomes: Sequence[Outcome]) -> dict[str, dict[str, str]]:
     if versions:
         kept = ("torch", "torchvision", "torchaudio")
         classes["cpu"] = {
-            "lane": "cpu x86_64 avx2",
+            "name": "cpu x86-64 avx2",
             **{name: versions.get(name, "missing") for name in kept},
         }
     gpu = found["gpu"].details.get("class") if "gpu" in found else None
@@ -169,7 +171,7 @@ def judge_numbers(
                 name,
                 classes[kind],
                 digests,
-                lock=context.lock,
+                lock=context.lock_digest,
                 tree=context.tree,
                 repeats=repeats if kind == "cpu" else found["gpu"].verdict == HOLDS,
                 directory=directory,
@@ -184,10 +186,14 @@ def _record(
     outcomes: Sequence[Outcome],
     classes: dict[str, dict[str, str]],
 ) -> None:
-    faults = [o for o in outcomes if o.verdict == DOES_NOT_HOLD or (o.needed and o.verdict != HOLDS)]
+    faults = [
+        o for o in outcomes if o.verdict == DOES_NOT_HOLD or (o.needed and o.verdict != HOLDS)
+    ]
     if faults:
         first = faults[0]
-        raise Fault(f"nothing is recorded: {first.name} {first.verdict}: {first.evidence}")
+        raise ValidationError(
+            f"nothing is recorded: {first.name} {first.verdict}: {first.evidence}"
+        )
     for kind, lane_name in (("cpu", "portable"), ("gpu", "gpu")):
         digests = collected(outcomes, lane_name)
         if not digests or kind not in classes:
@@ -195,7 +201,7 @@ def _record(
         facts = machine.facts()
         reference = references.Reference(
             classes[kind],
-            context.lock,
+            context.lock_digest,
             context.tree,
             digests,
             {
@@ -212,20 +218,6 @@ def _record(
 
 def _overridden() -> dict[str, str]:
     return lane.overridden(os.environ, {**lane.PORTABLE, **lane.GPU})
-
-
-def _write(target: str, text: str) -> None:
-    if target == "-":
-        sys.stdout.write(text)
-        return
-    path = Path(target)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        part.write_text(text, encoding="utf-8")
-        part.replace(path)
-    except OSError as error:
-        raise Fault(f"{path} could not be written: {error.strerror}") from error
-
 
 
 if __name__ == "__main__":

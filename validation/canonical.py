@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Any
+import sys
+from pathlib import Path
+
+from validation.outcome import ValidationError
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     """Sorted keys, two spaces, plain ASCII, a newline at the end.
 
     Raises TypeError for a float: its text could differ between writers.
@@ -16,12 +19,38 @@ def dump(value: Any) -> str:
     return json.dumps(value, indent=2, sort_keys=True, ensure_ascii=True) + "\n"
 
 
-def digest(value: Any) -> str:
-    """"sha256:..." of the canonical text."""
+def digest(value: object) -> str:
+    """`sha256:...` of the canonical text."""
     return f"sha256:{hashlib.sha256(dump(value).encode()).hexdigest()}"
 
 
-def _refuse_floats(value: Any) -> None:
+def is_canonical(value: object, text: str) -> bool:
+    """Whether `text` is the canonical text of `value`."""
+    try:
+        return dump(value) == text
+    except TypeError:
+        return False
+
+
+def write(target: str, value: object) -> None:
+    """Writes the canonical text to the file `target`, whole or not at all; "-" is stdout.
+
+    Raises ValidationError when that fails.
+    """
+    text = dump(value)
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    path = Path(target)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        part.write_text(text, encoding="utf-8")
+        part.replace(path)
+    except OSError as error:
+        raise ValidationError(f"{path} could not be written: {error.strerror}") from error
+
+
+def _refuse_floats(value: object) -> None:
     if isinstance(value, float):
         raise TypeError(f"a float has no canonical text: {value!r}")
     if isinstance(value, dict):

@@ -9,10 +9,17 @@ import socket
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from validation import canonical
-from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, VERDICTS, Fault, Outcome, overall
+from validation.outcome import (
+    HOLDS,
+    NOT_JUDGED,
+    VERDICTS,
+    Outcome,
+    ValidationError,
+    overall,
+)
 
 KIND = "torchlock certificate"
 FORMAT = 1
@@ -25,13 +32,19 @@ _PATH = re.compile(r"(?<![\w.:/])/(?!dev/|proc/|sys/)(?:[^\s/:;,'\"()]+/)+([^\s/
 class Context:
     """What the parent knows and this package cannot: lock, files and foundation.
 
-    `lock` is the lock's "sha256:..."; `files` is its own result for the files, with `verdict`,
-    `tree` ("sha256-...") and `wheels` (name -> digest); both are empty where nobody judged them.
+    `lock` has the lock's `digest` ("sha256:..."), `files` the installed `tree` ("sha256-...") and
+    `wheels` (name -> digest); both have `verdict` and `evidence`, and are empty where nobody
+    judged them.
     """
 
-    lock: str = ""
+    lock: dict[str, Any] = field(default_factory=dict)
     files: dict[str, Any] = field(default_factory=dict)
     foundation: str = ""
+
+    @property
+    def lock_digest(self) -> str:
+        """The lock's digest, or ""."""
+        return str(self.lock.get("digest") or "")
 
     @property
     def tree(self) -> str:
@@ -40,36 +53,37 @@ class Context:
 
 
 def read_context(path: Path) -> Context:
-    """Reads the file the parent wrote; raises Fault when it is damaged."""
+    """Reads the file the parent wrote; raises ValidationError when it is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         context = Context(
-            str(value.get("lock", {}).get("digest", "")),
+            dict(value.get("lock", {})),
             dict(value.get("files", {})),
             str(value.get("foundation", "")),
         )
-        verdict = context.files.get("verdict", NOT_JUDGED)
+        verdicts = [part.get("verdict", HOLDS) for part in (context.lock, context.files)]
     except (OSError, ValueError, AttributeError, TypeError) as error:
-        raise Fault(f"the context {path.name} cannot be read: {error}") from error
-    if verdict not in VERDICTS:
-        raise Fault(f"the context {path.name} has no such verdict: {verdict!r}")
+        raise ValidationError(f"the context {path.name} cannot be read: {error}") from error
+    for verdict in verdicts:
+        if verdict not in VERDICTS:
+            raise ValidationError(f"the context {path.name} has no such verdict: {verdict!r}")
     return context
 
 
 def context_outcomes(context: Context) -> list[Outcome]:
     """The rows for lock and files; without a parent that judged them they are not judged."""
-    nobody = "no --context was given (invoke validate judges it)"
-    lock = Outcome("lock", HOLDS, context.lock) if context.lock else None
-    files = None
-    verdict = context.files.get("verdict")
-    if verdict == HOLDS:
-        files = Outcome("files", HOLDS, f"tree {context.tree}" if context.tree else "as locked")
-    elif verdict == DOES_NOT_HOLD:
-        files = Outcome("files", DOES_NOT_HOLD, f"not as locked; tree {context.tree or 'unknown'}")
     return [
-        lock or Outcome("lock", NOT_JUDGED, nobody, needed=False),
-        files or Outcome("files", NOT_JUDGED, nobody, needed=False),
+        _context_outcome("lock", context.lock, context.lock_digest),
+        _context_outcome("files", context.files, f"tree {context.tree or 'unknown'}"),
     ]
+
+
+def _context_outcome(name: str, judged: dict[str, Any], otherwise: str) -> Outcome:
+    verdict = judged.get("verdict")
+    if verdict is None:
+        evidence = "no --context was given (invoke validate judges it)"
+        return Outcome(name, NOT_JUDGED, evidence, needed=False)
+    return Outcome(name, verdict, str(judged.get("evidence") or otherwise))
 
 
 def build(
@@ -98,7 +112,7 @@ def build(
         "kind": KIND,
         "format": FORMAT,
         "verdict": overall(outcomes),
-        "lock": {"digest": context.lock or None},
+        "lock": context.lock or {"verdict": NOT_JUDGED},
         "files": context.files or {"verdict": NOT_JUDGED},
         "foundation": context.foundation or None,
         "versions": details.get("versions", {}),
@@ -112,26 +126,30 @@ def build(
     if identify:
         certificate["identity"] = {"host": socket.gethostname(), "user": _user()}
         return certificate
-    cleaned: dict[str, Any] = _without_names(certificate, [socket.gethostname(), _user()])
-    return cleaned
+    cleaned = _without_names(certificate, [socket.gethostname(), _user()])
+    return cast("dict[str, Any]", cleaned)
 
 
 def load(path: Path) -> dict[str, Any]:
-    """Reads a certificate; raises Fault when it is damaged or something else."""
+    """Reads a certificate; raises ValidationError when it is damaged or something else."""
     try:
         text = path.read_text(encoding="utf-8")
         value = json.loads(text)
     except OSError as error:
-        raise Fault(f"the certificate {path} cannot be read: {error.strerror}") from error
+        raise ValidationError(f"the certificate {path} cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise Fault(f"the certificate {path} is damaged: {error}") from error
+        raise ValidationError(f"the certificate {path} is damaged: {error}") from error
     if not isinstance(value, dict) or value.get("kind") != KIND:
-        raise Fault(f"{path} is not a torchlock certificate", hint="invoke validate --json FILE")
+        raise ValidationError(
+            f"{path} is not a torchlock certificate", hint="invoke validate --json FILE"
+        )
     if value.get("format") != FORMAT:
-        raise Fault(f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}")
+        raise ValidationError(
+            f"{path} has certificate format {value.get('format')!r}, this reads {FORMAT}"
+        )
     _check_shape(path, value)
-    if canonical.dump(value) != text:
-        raise Fault(f"{path} is not canonical JSON: it was edited or reformatted")
+    if not canonical.is_canonical(value, text):
+        raise ValidationError(f"{path} is not canonical JSON: it was edited or reformatted")
     return value
 
 
@@ -150,10 +168,12 @@ def _check_shape(path: Path, value: dict[str, Any]) -> None:
     wrong = [name for name, kind in shape.items() if not isinstance(value.get(name), kind)]
     checks = value["checks"] if "checks" not in wrong else []
     if wrong or not all(isinstance(check, dict) and "name" in check for check in checks):
-        raise Fault(f"the certificate {path} is damaged: {', '.join(wrong) or 'checks'} missing")
+        raise ValidationError(
+            f"the certificate {path} is damaged: {', '.join(wrong) or 'checks'} missing"
+        )
 
 
-def _without_names(value: Any, names: Sequence[str]) -> Any:
+def _without_names(value: object, names: Sequence[str]) -> object:
     if isinstance(value, dict):
         return {key: _without_names(item, names) for key, item in value.items()}
     if isinstance(value, list):

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _TAIL_BYTES = 20_000
 
@@ -25,6 +26,60 @@ class Ended:
     timed_out: bool = False
 
 
+class Child:
+    """A child that is watched: `poll` says how it ended, `stop` ends it and its descendants.
+
+    Its output goes to a file, not a pipe, so that a surviving grandchild cannot hold us up.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        *,
+        seconds: float,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> None:
+        self._begun = time.monotonic()
+        self._limit = seconds
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115 - closed when the child has ended
+        self._ended: Ended | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        try:
+            self._process = subprocess.Popen(
+                list(command),
+                stdin=subprocess.DEVNULL,
+                stdout=self._output,
+                stderr=subprocess.STDOUT,
+                env=None if environment is None else dict(environment),
+                cwd=directory,
+            )
+        except OSError as error:
+            self._ended = Ended(f"could not be started: {error.strerror}", "", 0.0)
+
+    def poll(self) -> Ended | None:
+        """How the child ended, or None while it runs; past its time it is stopped."""
+        if self._ended or self._process is None:
+            return self._ended
+        late = time.monotonic() - self._begun > self._limit
+        if self._process.poll() is None and not late:
+            return None
+        self.stop()
+        seconds = time.monotonic() - self._begun
+        with self._output as output:
+            output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            text = output.read().decode("utf-8", "replace")
+        fault = _reading(self._process.returncode, self._limit if late else None, text)
+        self._ended = Ended(fault, text, seconds, late)
+        return self._ended
+
+    def stop(self) -> None:
+        """Ends the child and its descendants if it still runs."""
+        if self._process is not None and self._process.poll() is None:
+            stop_tree(self._process.pid)
+            self._process.wait()
+
+
 def start_and_wait(
     command: Sequence[str],
     *,
@@ -32,37 +87,14 @@ def start_and_wait(
     environment: Mapping[str, str] | None = None,
     directory: Path | None = None,
 ) -> Ended:
-    """Runs `command` to its end, or stops it and all its descendants after `seconds`.
-
-    Its output goes to a file, not a pipe, so that a surviving grandchild cannot hold us up.
-    """
-    begun = time.monotonic()
-    with tempfile.TemporaryFile() as output:
-        try:
-            child = subprocess.Popen(
-                list(command),
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=None if environment is None else dict(environment),
-                cwd=directory,
-            )
-        except OSError as error:
-            return Ended(f"could not be started: {error.strerror}", "", 0.0)
-        timed_out = False
-        try:
-            child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            timed_out = True
-        finally:
-            # Also on Ctrl-C: nothing of ours stays behind.
-            if child.poll() is None:
-                stop_tree(child.pid)
-                child.wait()
-        output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
-        text = output.read().decode("utf-8", "replace")
-    fault = _reading(child.returncode, seconds if timed_out else None, text)
-    return Ended(fault, text, time.monotonic() - begun, timed_out)
+    """Runs `command` to its end, or stops it and all its descendants after `seconds`."""
+    child = Child(command, seconds=seconds, environment=environment, directory=directory)
+    try:
+        while (ended := child.poll()) is None:
+            time.sleep(POLL_SECONDS)
+        return ended
+    finally:
+        child.stop()  # also on Ctrl-C: nothing of ours stays behind
 
 
 def stop_tree(pid: int) -> None:

@@ -11,7 +11,7 @@ import torch
 
 
 def digest(values: Mapping[str, Any]) -> str:
-    """"sha256:..." over `values`, in the order of their names.
+    """`sha256:...` over `values`, in the order of their names.
 
     A value is a tensor (any device, any shape, dense), bytes, text, an int, a float, or a
     list of those; raises TypeError for anything else.
@@ -23,7 +23,7 @@ def digest(values: Mapping[str, Any]) -> str:
     return f"sha256:{state.hexdigest()}"
 
 
-def _feed(state: Any, value: Any) -> None:
+def _feed(state: hashlib._Hash, value: object) -> None:
     if isinstance(value, torch.Tensor):
         tensor = value.detach().to("cpu").contiguous()
         kind, content = f"{tensor.dtype}{list(tensor.shape)}", _raw(tensor)
@@ -47,7 +47,7 @@ def _feed(state: Any, value: Any) -> None:
             _feed(state, item)
 
 
-def _raw(tensor: Any) -> bytes:
+def _raw(tensor: torch.Tensor) -> bytes:
     # numpy knows no bfloat16: hand it the bytes. A flat view first, since a scalar has no last
     # dimension to reinterpret.
     return bytes(tensor.reshape(-1).view(torch.uint8).numpy().tobytes())

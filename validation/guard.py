@@ -21,26 +21,26 @@ _POWERS = frozenset({"aten::pow", "aten::pow_", "aten::_foreach_pow", "aten::_fo
 _AFFECTED_TYPES = (torch.float32, torch.float64)
 
 
-class NotPortable(RuntimeError):
+class NotPortableError(RuntimeError):
     """An operation whose bits differ between makers of CPUs was about to run."""
 
 
 class PortableGuard(TorchDispatchMode):  # type: ignore[misc]
-    """Raises NotPortable when such an operation is dispatched within the `with` block."""
+    """Raises NotPortableError when such an operation is dispatched within the `with` block."""
 
     def __torch_dispatch__(
         self,
-        func: Any,
+        func: torch._ops.OpOverload,
         types: Sequence[Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+    ) -> object:
         named = dict(kwargs or {})
         name = func._schema.name
         if name in _ROOTS or (name in _POWERS and _roots(args)):
             tensors = [leaf for leaf in tree_leaves((args, named)) if torch.is_tensor(leaf)]
             if any(t.device.type == "cpu" and t.dtype in _AFFECTED_TYPES for t in tensors):
-                raise NotPortable(
+                raise NotPortableError(
                     f"{name} on a {tensors[0].dtype} CPU tensor: its bits depend on the CPU's"
                     " maker (use an optimizer with fused=True, or another formula)"
                 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import nn
@@ -37,8 +36,8 @@ SMALL = Size(
     length=24,
     batch=16,
     micro_batches=2,
-    steps=20,
-    learning_rate=3e-3,
+    steps=16,
+    learning_rate=4e-3,
 )
 # The size of BERT base, which is what users train.
 FULL = Size(
@@ -76,7 +75,7 @@ class TextClassifier(nn.Module):  # type: ignore[misc]
         self.encoder = nn.TransformerEncoder(layer, size.layers, enable_nested_tensor=False)
         self.classifier = nn.Linear(size.d_model, size.classes)
 
-    def forward(self, tokens: Any) -> Any:
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         """Logits (batch, classes) for `tokens` (batch, length)."""
         padding = tokens.eq(PADDING)
         places = torch.arange(tokens.shape[1], device=tokens.device)
@@ -87,7 +86,7 @@ class TextClassifier(nn.Module):  # type: ignore[misc]
         return self.classifier(pooled)
 
 
-def micro_batch(size: Size, index: int) -> tuple[Any, Any]:
+def micro_batch(size: Size, index: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Micro-batch `index` of the task: tokens (batch, length) and labels (batch,), on the CPU.
 
     Half of a sequence's tokens come from its class's own part of the vocabulary, the others from

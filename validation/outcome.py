@@ -14,7 +14,7 @@ VERDICTS = (HOLDS, DOES_NOT_HOLD, NOT_JUDGED)
 EXIT_CODES = {HOLDS: 0, DOES_NOT_HOLD: 1, NOT_JUDGED: 2}
 
 
-class Fault(Exception):
+class ValidationError(Exception):
     """A foreseeable fault: `message` names the thing and the evidence, `hint` what to do next."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from validation import canonical
-from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Fault, Outcome
+from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome, ValidationError
 
 DIRECTORY = Path(__file__).resolve().parent / "references"
 FORMAT = 1
@@ -19,6 +19,7 @@ FORMAT = 1
 class Reference:
     """Digests that every machine of a class must reproduce.
 
+    `machine_class` has a `name` and the versions that its bits depend on.
     `lock` and `tree` say which stack made them ("sha256:...", "sha256-..."), or are empty where
     that was not known; `digests` maps a check's name to its digests; `made` says on what.
     """
@@ -42,18 +43,19 @@ class Reference:
 
 
 def class_name(machine_class: dict[str, str]) -> str:
-    """A class in one line, in the order its facts are given."""
-    return ", ".join(f"{name} {value}" for name, value in machine_class.items())
+    """A class in one line: its name, then the versions it depends on."""
+    facts = [f"{fact} {value}" for fact, value in sorted(machine_class.items()) if fact != "name"]
+    return ", ".join([machine_class["name"], *facts])
 
 
 def file_name(machine_class: dict[str, str]) -> str:
-    """The file that a class's reference has: its facts, joined, as far as a name can hold them."""
-    words = "-".join(f"{machine_class[name]}" for name in machine_class)
-    return re.sub(r"[^A-Za-z0-9.+]+", "-", words).strip("-").lower() + ".json"
+    """The file that a class's reference has: its name and a digest of all its facts."""
+    name = re.sub(r"[^a-z0-9]+", "-", machine_class["name"].lower())
+    return f"{name}-{canonical.digest(machine_class).partition(':')[2][:8]}.json"
 
 
 def load(path: Path) -> Reference:
-    """Reads a reference; raises Fault when the file is damaged."""
+    """Reads a reference; raises ValidationError when the file is damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
         reference = Reference(
@@ -62,7 +64,7 @@ def load(path: Path) -> Reference:
         digests = [d for check in reference.digests.values() for d in check.values()]
         sound = (
             value["format"] == FORMAT
-            and isinstance(reference.machine_class, dict)
+            and isinstance(reference.machine_class["name"], str)
             and isinstance(reference.lock, str)
             and isinstance(reference.tree, str)
             and all(re.fullmatch(r"sha256:[0-9a-f]{64}", digest) for digest in digests)
@@ -75,7 +77,7 @@ def load(path: Path) -> Reference:
 
 
 def find(machine_class: dict[str, str], directory: Path = DIRECTORY) -> Reference | None:
-    """The reference of a class, or None; raises Fault when its file is damaged."""
+    """The reference of a class, or None; raises ValidationError when its file is damaged."""
     path = directory / file_name(machine_class)
     if not path.exists():
         return None
@@ -104,7 +106,7 @@ def judge(
     kind = class_name(machine_class)
     try:
         reference = find(machine_class, directory)
-    except Fault as fault:
+    except ValidationError as fault:
         return Outcome(name, NOT_JUDGED, str(fault))
     if reference is None:
         total = canonical.digest(digests)
@@ -126,58 +128,51 @@ def judge(
     compared = 0
     for check, results in sorted(digests.items()):
         for result, ours in sorted(results.items()):
-            theirs = reference.digests.get(check, {}).get(result)
-            if theirs is None:
+            recorded = reference.digests.get(check, {}).get(result)
+            if recorded is None:
                 return Outcome(
                     name, NOT_JUDGED, f"the reference of class {kind} lacks {check}, {result}"
                 )
-            if ours != theirs:
+            if ours != recorded:
                 return Outcome(
                     name,
                     DOES_NOT_HOLD,
                     f"differs from the reference of class {kind}: {check}, {result} is {ours},"
-                    f" recorded {theirs}",
+                    f" recorded {recorded}",
                 )
             compared += 1
-    return Outcome(
-        name, HOLDS, f"identical to the reference of class {kind} ({compared} digests)"
-    )
+    return Outcome(name, HOLDS, f"identical to the reference of class {kind} ({compared} digests)")
 
 
 def record(reference: Reference, *, replace: bool, directory: Path = DIRECTORY) -> str:
     """Writes a reference; returns what it did in a sentence.
 
-    Raises Fault, with both digests, when another one is recorded and `replace` is false.
+    Raises ValidationError, with both digests, when another one is recorded and `replace` is false.
     """
     path = directory / file_name(reference.machine_class)
     if path.exists() and not replace:
         old = load(path)
         for check, results in sorted(reference.digests.items()):
             for result, ours in sorted(results.items()):
-                theirs = old.digests.get(check, {}).get(result)
-                if theirs != ours:
-                    raise Fault(
+                recorded = old.digests.get(check, {}).get(result)
+                if recorded != ours:
+                    raise ValidationError(
                         f"{path.name} records another digest for {check}, {result}:"
-                        f" {theirs or 'none'} there, {ours} now",
+                        f" {recorded or 'none'} there, {ours} now",
                         hint="look why it changed; if it must change, --record --replace",
                     )
         if (old.lock, old.tree) == (reference.lock, reference.tree):
             return f"{path.name} already records these digests"
-    part = path.with_suffix(".part")
     try:
         directory.mkdir(exist_ok=True)
-        part.write_text(canonical.dump(reference.to_json()), encoding="utf-8")
-        part.replace(path)
     except OSError as error:
-        raise Fault(
-            f"{path.name} could not be written: {error.strerror}",
-            hint="record in a writable clone of the repository",
-        ) from error
+        raise ValidationError(f"{directory.name} could not be made: {error.strerror}") from error
+    canonical.write(str(path), reference.to_json())
     return f"recorded {path.name}"
 
 
-def _damaged(path: Path, reason: str) -> Fault:
-    return Fault(
+def _damaged(path: Path, reason: str) -> ValidationError:
+    return ValidationError(
         f"the reference {path.name} is damaged: {reason}",
         hint=f"git checkout -- validation/references/{path.name}",
     )

@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
-import resource
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from validation import lane, machine
 from validation.checks import CHECKS, Check, Nodes
-from validation.children import Ended, start_and_wait
+from validation.children import POLL_SECONDS, Child, Ended
 from validation.outcome import DOES_NOT_HOLD, NOT_JUDGED, Outcome, from_json
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
@@ -34,73 +34,103 @@ def run_all(request: Request, progress: Callable[[str], None]) -> list[Outcome]:
     """The outcomes in order; the stack check comes first, whatever was asked for.
 
     No number is judged before the stack has shown what it is and that the lane took effect.
+    Then two checks run at a time where there are two cores: the lane gives each one thread.
     """
     here = machine.facts()
     lane_fault = machine.why_not_portable(here["architecture"], here["cpu flags"])
-    outcomes: list[Outcome] = []
-    for check in CHECKS:
-        if request.only and check.name not in ("stack", *request.only):
-            continue
-        reason, needed = _left_out(check, request, lane_fault, outcomes)
-        if reason:
-            outcome = Outcome(check.name, NOT_JUDGED, reason, check.question, needed=needed)
-        else:
-            progress(f"{check.name}: {check.question}")
-            outcome = run_check(check, request.nodes)
-            if check.lane == "gpu" and request.device == "cuda":
-                # What was asked for by name must be there.
-                outcome = dataclasses.replace(outcome, needed=True)
-        outcomes.append(outcome)
-    return outcomes
+    chosen = [c for c in CHECKS if not request.only or c.name in ("stack", *request.only)]
+    outcomes: dict[str, Outcome] = {}
+    running: dict[str, RunningCheck] = {}
+    waiting = list(chosen)
+    try:
+        while waiting or running:
+            while waiting and _may_start(waiting[0], running, here["cores"]):
+                check = waiting.pop(0)
+                reason, needed = _left_out(check, request, lane_fault, outcomes.get("stack"))
+                if reason:
+                    outcomes[check.name] = Outcome(
+                        check.name, NOT_JUDGED, reason, check.question, needed=needed
+                    )
+                else:
+                    progress(f"{check.name}: {check.question}")
+                    running[check.name] = RunningCheck(check, request.nodes)
+            for name, going in list(running.items()):
+                outcome = going.poll()
+                if outcome is not None:
+                    outcomes[name] = outcome
+                    del running[name]
+            time.sleep(POLL_SECONDS)
+    finally:
+        for going in running.values():
+            going.stop()
+    if request.device == "cuda" and "gpu" in outcomes:
+        # What was asked for by name must be there.
+        outcomes["gpu"] = dataclasses.replace(outcomes["gpu"], needed=True)
+    return [outcomes[check.name] for check in chosen]
+
+
+def _may_start(check: Check, running: Mapping[str, RunningCheck], cores: int) -> bool:
+    if not running:
+        return True
+    together = not check.alone and not any(going.check.alone for going in running.values())
+    return together and len(running) < min(2, cores)
 
 
 def _left_out(
-    check: Check, request: Request, lane_fault: str, before: Sequence[Outcome]
+    check: Check, request: Request, lane_fault: str, stack: Outcome | None
 ) -> tuple[str, bool]:
     """Why a check is not run, or "", and whether that leaves a needed judgement open."""
-    if before and not before[0].details.get("versions"):
-        return "the stack could not be loaded", True
-    if check.lane == "gpu":
-        return ("only the CPU was asked for", False) if request.device == "cpu" else ("", True)
-    if lane_fault:
+    if check.lane == "gpu" and request.device == "cpu":
+        return "only the CPU was asked for", False
+    if check.lane == "portable" and lane_fault:
         return lane_fault, True
-    if request.device == "cuda" and check.name != "stack":
+    if stack and not lane_fault and not stack.details.get("versions"):
+        return "the stack could not be loaded", True
+    if check.lane == "portable" and request.device == "cuda" and check.name != "stack":
         return "only the GPU was asked for", False
     return "", True
 
 
-def run_check(
-    check: Check, nodes: Nodes, *, user: Mapping[str, str] | None = None, python: str = ""
-) -> Outcome:
-    """Runs one check in a child; a child that fails in any way gives an outcome as well.
+class RunningCheck:
+    """One check in a child process; a child that fails in any way gives an outcome as well.
 
     `user` is the environment the lane is laid over, by default this process's own.
     """
-    scratch = Path(tempfile.mkdtemp(prefix="torchlock-"))
-    try:
+
+    def __init__(
+        self, check: Check, nodes: Nodes, *, user: Mapping[str, str] | None = None
+    ) -> None:
+        self.check = check
+        self._scratch = Path(tempfile.mkdtemp(prefix="torchlock-"))
         environment = lane.environment(os.environ if user is None else user, LANES[check.lane])
         path = [str(_REPOSITORY), environment.get("PYTHONPATH", "")]
         environment.update(
             PYTHONPATH=os.pathsep.join(filter(None, path)),
-            TMPDIR=str(scratch),
-            TORCHINDUCTOR_CACHE_DIR=str(scratch / "inductor"),
-            TRITON_CACHE_DIR=str(scratch / "triton"),
+            TMPDIR=str(self._scratch),
+            TORCHINDUCTOR_CACHE_DIR=str(self._scratch / "inductor"),
+            TRITON_CACHE_DIR=str(self._scratch / "triton"),
         )
-        command = [python or sys.executable, "-m", "validation.worker", check.name, str(scratch)]
+        command = [sys.executable, "-m", "validation.worker", check.name, str(self._scratch)]
         command += [str(nodes.count), str(nodes.rank), nodes.endpoint]
-        cpu_before = _children_cpu()
-        ended = start_and_wait(
-            command, seconds=check.seconds, environment=environment, directory=scratch
+        self._child = Child(
+            command, seconds=check.seconds, environment=environment, directory=self._scratch
         )
-        outcome = read_outcome(check, scratch / "outcome.json", ended)
+
+    def poll(self) -> Outcome | None:
+        """The outcome, or None while the check runs."""
+        ended = self._child.poll()
+        if ended is None:
+            return None
+        outcome = read_outcome(self.check, self._scratch / "outcome.json", ended)
+        self.stop()
         return dataclasses.replace(
-            outcome,
-            question=check.question,
-            milliseconds=round(ended.seconds * 1000),
-            cpu_milliseconds=round((_children_cpu() - cpu_before) * 1000),
+            outcome, question=self.check.question, milliseconds=round(ended.seconds * 1000)
         )
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
+
+    def stop(self) -> None:
+        """Ends the check if it still runs, and removes its scratch directory."""
+        self._child.stop()
+        shutil.rmtree(self._scratch, ignore_errors=True)
 
 
 def read_outcome(check: Check, path: Path, ended: Ended) -> Outcome:
@@ -124,8 +154,3 @@ def read_outcome(check: Check, path: Path, ended: Ended) -> Outcome:
             outcome, verdict=DOES_NOT_HOLD, evidence=f"the check's process {ended.fault}"
         )
     return outcome
-
-
-def _children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime

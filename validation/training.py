@@ -170,5 +170,5 @@ def _weights(run: Training) -> dict[str, Any]:
     return values
 
 
-def _no_sync(model: Any) -> Any:
+def _no_sync(model: nn.Module) -> contextlib.AbstractContextManager[object]:
     return model.no_sync() if hasattr(model, "no_sync") else contextlib.nullcontext()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
+import resource
 import sys
 from pathlib import Path
 
@@ -16,11 +18,17 @@ def main(arguments: list[str]) -> None:
     name, scratch, count, rank, endpoint = arguments
     settings = Settings(Path(scratch), Nodes(int(count), int(rank), endpoint))
     outcome: Outcome = importlib.import_module(named(name).module).run(settings)
+    outcome = dataclasses.replace(outcome, cpu_milliseconds=_cpu_milliseconds())
     result = settings.scratch / "outcome.json"
     # Written last and whole: a file that is there is complete.
     part = result.with_suffix(".part")
     part.write_text(json.dumps(outcome.to_json()))
     part.rename(result)
+
+
+def _cpu_milliseconds() -> int:
+    own, children = map(resource.getrusage, (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return round(1000 * (own.ru_utime + own.ru_stime + children.ru_utime + children.ru_stime))
 
 
 if __name__ == "__main__":

@@ -56,7 +56,7 @@ def read_request(path: Path) -> Request:
     Raises `RequestError` when it is absent, is not YAML, names an unknown platform, or has a
     pip requirement that is no index requirement (a URL or a path has no wheel to pin).
     """
-    content = _load(path)
+    pip = tuple(_pip_requirements(_load(path), path.name))
     spec = _lock_spec(path)
     for platform in spec.platforms:
         if platform not in PLATFORMS:
@@ -69,7 +69,7 @@ def read_request(path: Path) -> Request:
             path=path,
             channels=tuple(spec.channels),
             conda={p: tuple(_match_specs(spec, p)) for p in spec.platforms},
-            pip=tuple(_pip_requirements(content, path.name)),
+            pip=pip,
             content_hash=compute_content_hashes(spec, repodata),
             virtual_packages={
                 p: tuple(

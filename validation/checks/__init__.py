@@ -8,13 +8,17 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Check:
-    """One check: `module` has `run(settings) -> Outcome`; `lane` is "portable" or "gpu"."""
+    """One check: `module` has `run(settings) -> Outcome`; `lane` is "portable" or "gpu".
+
+    It is given `seconds`; `alone` keeps other checks away while it runs.
+    """
 
     name: str
     module: str
     question: str
     seconds: int
     lane: str = "portable"
+    alone: bool = False
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ CHECKS = (
         "validation.checks.stack",
         "Is what torch loads the environment's own, and nothing else?",
         seconds=300,
+        alone=True,  # the others wait for what it says
     ),
     Check(
         "transformer",
@@ -57,7 +62,7 @@ CHECKS = (
         "ddp",
         "validation.checks.ddp",
         "Do two DDP ranks leave the bits of one process, and does a dead rank end the run?",
-        seconds=600,
+        seconds=900,
     ),
     Check(
         "neighbours",
@@ -77,6 +82,7 @@ CHECKS = (
         "Does the GPU repeat its bits at the size users train, alone and under NCCL DDP?",
         seconds=3600,
         lane="gpu",
+        alone=True,  # it measures
     ),
 )
 

@@ -14,11 +14,11 @@ from typing import Any
 
 from validation import training
 from validation.checks import Nodes, Settings
-from validation.checks.ddp_rank import MODES, MODEL, STEPS, SURVIVED
+from validation.checks.ddp_rank import MODEL, MODES, STEPS, SURVIVED
 from validation.children import Ended, start_and_wait
 from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
 
-SECONDS = 150
+SECONDS = 240
 MULTI_NODE_SECONDS = 450
 
 
@@ -29,25 +29,27 @@ def run(settings: Settings) -> Outcome:
     nodes = settings.nodes
     ranks = 2 if nodes.count == 1 else max(1, 2 // nodes.count)
     world = ranks * nodes.count
-    results = launch(settings.scratch / "pair", nodes, ranks, "pair", faults)
+    results = launch(
+        settings.scratch / "first", nodes, ranks, "pair" if world == 2 else "many", faults
+    )
     if results:
         faults += disagreements(results)
-        digests = {f"{world} ranks, {mode}": results[0][mode][0] for mode in MODES}
+        digests = {f"{world} ranks, {mode}": results[0][mode]["digests"][0] for mode in MODES}
         if world == 2:
             faults += _unlike_one_process(results[0])
     if nodes.count == 1 and not faults:
         four = launch(settings.scratch / "four", nodes, 4, "four", faults)
         if four:
             faults += disagreements(four)
-            digests["4 ranks, fp32"] = four[0]["fp32"][0]
+            digests["4 ranks, fp32"] = four[0]["fp32"]["digests"][0]
     evidence = "; ".join(faults) or _evidence(nodes, world)
     return Outcome("ddp", DOES_NOT_HOLD if faults else HOLDS, evidence, digests=digests)
 
 
 def _evidence(nodes: Nodes, world: int) -> str:
     if nodes.count > 1:
-        equal = "equal one process, " if world == 2 else ""
-        return f"{world} ranks on {nodes.count} nodes {equal}repeat and agree after every step"
+        proved = "equal one process" if world == 2 else "repeat"
+        return f"{world} ranks on {nodes.count} nodes {proved} and agree after every step"
     return (
         f"2 ranks equal one process in {', '.join(MODES)}; 4 ranks repeat; ranks agree after"
         " every step; a rank that was killed ended the run"
@@ -114,11 +116,11 @@ def _read(scratch: Path, ranks: int) -> list[dict[str, Any]]:
 
 
 def disagreements(results: list[dict[str, Any]]) -> list[str]:
-    """Each rank wrote mode -> [digest, digest again] and whether all ranks agreed throughout."""
+    """Each rank wrote mode -> the digests of its runs, and whether all ranks agreed throughout."""
     faults = []
     for mode in results[0]:
-        runs = {digest for result in results for digest in result[mode][:2]}
-        if not all(result[mode][2] for result in results):
+        runs = {digest for result in results for digest in result[mode]["digests"]}
+        if not all(result[mode]["agreed"] for result in results):
             faults.append(f"{mode}: ranks hold different parameters after a step")
         elif len(runs) != 1:
             faults.append(f"{mode}: the run does not repeat itself: {', '.join(sorted(runs))}")
@@ -129,8 +131,10 @@ def _unlike_one_process(result: dict[str, Any]) -> list[str]:
     faults = []
     for mode, (precision, count) in MODES.items():
         alone = one_process(precision, count, world=2)
-        if result[mode][0] != alone:
-            faults.append(f"{mode}: 2 ranks give {result[mode][0]}, one process gives {alone}")
+        if result[mode]["digests"][0] != alone:
+            faults.append(
+                f"{mode}: 2 ranks give {result[mode]['digests'][0]}, one process gives {alone}"
+            )
     return faults
 
 
@@ -141,9 +145,7 @@ def one_process(precision: str, count: int, *, world: int) -> str:
     The loss is divided by `world` as DDP divides the sum, so fp16 needs `world` times the scale
     to run its backward pass on the same numbers.
     """
-    run = training.start(
-        MODEL, precision, dropout=0.0, scale=training.SAFE_SCALE * world
-    )
+    run = training.start(MODEL, precision, dropout=0.0, scale=training.SAFE_SCALE * world)
     for step in range(STEPS):
         run.optimizer.zero_grad()
         sums: list[Any] = []

@@ -56,11 +56,13 @@ def judge(device: str, size: Size, settings: Settings) -> Outcome:
         if results:
             faults += disagreements(results)
             digests.update(
-                {f"{count} ranks, {mode}": runs[0] for mode, runs in results[0].items()}
+                {f"{count} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
             )
     table = {name: measure(size, name, device) for name in TABLE}
     best = max(table, key=lambda name: int(table[name]["tokens per second"]))
-    several = f"NCCL DDP and DataParallel over {count}" if count >= 2 else "one GPU, NCCL not judged"
+    several = (
+        f"NCCL DDP and DataParallel over {count}" if count >= 2 else "one GPU, NCCL not judged"
+    )
     evidence = "; ".join(faults) or (
         f"bits repeat in {', '.join(training.PRECISIONS)}; {several}; fastest {best},"
         f" {table[best]['tokens per second']} tokens/s"
@@ -82,12 +84,11 @@ def device_class(device: str) -> dict[str, str]:
         "cudnn": str(torch.backends.cudnn.version()),
     }
     if device != "cuda":
-        return {"device": device, **versions}
+        return {"name": device, **versions}
     properties = torch.cuda.get_device_properties(0)
     return {
-        "device": "cuda",
-        "capability": f"{properties.major}.{properties.minor}",
-        "multiprocessors": str(properties.multi_processor_count),
+        "name": f"cuda {properties.major}.{properties.minor},"
+        f" {properties.multi_processor_count} multiprocessors",
         "gpus": str(torch.cuda.device_count()),
         "nccl": ".".join(map(str, torch.cuda.nccl.version())),
         **versions,

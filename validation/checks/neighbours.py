@@ -9,7 +9,6 @@ import numpy
 import torch
 import torchaudio
 import torchvision
-from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 from validation.checks import Settings
@@ -22,7 +21,7 @@ NEEDED_SHARED_BYTES = 8 << 20
 SEED = 20250604
 
 
-def run(settings: Settings) -> Outcome:  # noqa: ARG001 - every check has this signature
+def run(settings: Settings) -> Outcome:
     """Results are compared with the reference by the caller; here with what must be equal."""
     torch.use_deterministic_algorithms(True)
     with PortableGuard():
@@ -34,9 +33,7 @@ def run(settings: Settings) -> Outcome:  # noqa: ARG001 - every check has this s
             "resample": resample(),
         }
     if not round_trips():
-        return Outcome(
-            "neighbours", DOES_NOT_HOLD, "a tensor changes on its way to numpy and back"
-        )
+        return Outcome("neighbours", DOES_NOT_HOLD, "a tensor changes on its way to numpy and back")
     digests["loader, 0 workers"] = loader(0)
     free = _free(SHARED_MEMORY)
     if free < NEEDED_SHARED_BYTES:
@@ -125,7 +122,7 @@ class _Noise(Dataset):  # type: ignore[misc]
     def __len__(self) -> int:
         return 48
 
-    def __getitem__(self, index: int) -> tuple[int, Any]:
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         return index, torch.randn(32, generator=torch.Generator().manual_seed(index))
 
 
@@ -145,7 +142,7 @@ def loader(workers: int) -> str:
     return digest({"batches": content})
 
 
-def _noise() -> Any:
+def _noise() -> torch.Tensor:
     return torch.randn(1, 16000, generator=torch.Generator().manual_seed(SEED))
 
 

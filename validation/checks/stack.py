@@ -11,6 +11,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from validation import lane, loaded
@@ -49,9 +50,7 @@ def run(settings: Settings) -> Outcome:
     libraries = loaded.libraries(Path("/proc/self/maps").read_text(), roots)
     faults += [f"module {o.name} comes from {o.path}" for o in _top(strangers)]
     faults += [
-        f"library {o.name} comes from {o.path}"
-        for o in libraries
-        if o.place == loaded.ELSEWHERE
+        f"library {o.name} comes from {o.path}" for o in libraries if o.place == loaded.ELSEWHERE
     ]
     took = _lane_report(torch)
     faults += _lane_faults(took)
@@ -95,7 +94,7 @@ def _versions(imported: dict[str, Any]) -> dict[str, str]:
     }
 
 
-def _lane_report(torch: Any) -> dict[str, str]:
+def _lane_report(torch: ModuleType) -> dict[str, str]:
     """What each library says of itself, not what the variables ask for."""
     return {
         "aten": str(torch.backends.cpu.get_cpu_capability()),
@@ -117,9 +116,9 @@ def _lane_faults(took: dict[str, str]) -> list[str]:
     return faults
 
 
-def _mkl_branch(torch: Any) -> str:
+def _mkl_branch(torch: ModuleType) -> str:
     # MKL is linked into libtorch_cpu; mkl_cbwr_get(MKL_CBWR_ALL) is exported under this name.
-    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
+    library = ctypes.CDLL(str(Path(str(torch.__file__)).parent / "lib" / "libtorch_cpu.so"))
     try:
         branch = library.mkl_serv_cbwr_get(-1)
     except AttributeError:
@@ -127,21 +126,19 @@ def _mkl_branch(torch: Any) -> str:
     return _CBWR_BRANCHES.get(branch, f"branch {branch}")
 
 
-def _onednn_isa(torch: Any) -> str:
+def _onednn_isa(torch: ModuleType) -> str:
     """The ISA that oneDNN prints for its first primitive in verbose mode."""
     with tempfile.TemporaryFile() as printed:
-        with _standard_output_to(printed.fileno()), _verbose(torch):
-            torch.nn.functional.conv2d(torch.ones(1, 8, 8, 8), torch.ones(8, 8, 3, 3))
+        mkldnn = torch.backends.mkldnn
+        with _standard_output_to(printed.fileno()), mkldnn.verbose(mkldnn.VERBOSE_ON):
+            # Large enough for ATen to hand it to oneDNN.
+            torch.nn.functional.conv2d(torch.ones(8, 16, 32, 32), torch.ones(16, 16, 3, 3))
         printed.seek(0)
         text = printed.read().decode("utf-8", "replace")
     for line in text.splitlines():
         if ",cpu,isa:" in line:
             return line.partition(",cpu,isa:")[2]
     return "nothing"
-
-
-def _verbose(torch: Any) -> Any:
-    return torch.backends.mkldnn.verbose(torch.backends.mkldnn.VERBOSE_ON)
 
 
 @contextlib.contextmanager

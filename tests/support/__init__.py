@@ -1,0 +1,1 @@
+"""What tests build their small, real worlds from: wheels, locks, a server that misbehaves."""

@@ -1,0 +1,107 @@
+"""The verbs as a user types them: exit codes, JSON, and no traceback for foreseeable faults."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from torchlock.repository import this_repository
+
+ROOT = this_repository().root
+
+
+def invoke(*arguments: str, cwd: Path = ROOT, **environment: str):
+    return subprocess.run(
+        [sys.executable, "-m", "invoke", *arguments],
+        cwd=cwd, capture_output=True, text=True, check=False,
+        env={**os.environ, **environment},
+    )  # fmt: skip
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A copy of the repository to damage."""
+    target = tmp_path / "clone"
+    ignored = shutil.ignore_patterns(".git", ".venv", "env", "tests", "__pycache__")
+    shutil.copytree(ROOT, target, ignore=ignored)
+    return target
+
+
+def test_lists_every_verb():
+    done = invoke("--list")
+    assert done.returncode == 0
+    assert {"env", "lock", "record", "validate"} <= set(done.stdout.split())
+
+
+def test_lock_check_holds_without_network():
+    offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
+    done = invoke("lock", "--check", "--json", "-", **offline)
+    assert done.returncode == 0, done.stderr
+    assert [c["fault"] for c in json.loads(done.stdout)] == [""] * 5
+
+
+def test_lock_check_fails_when_a_view_drifts(clone):
+    (clone / "pylock.toml").write_text("lock-version = '1.0'\n")
+    done = invoke("lock", "--check", cwd=clone)
+    assert done.returncode == 1
+    assert "pylock.toml is not the view of the lock's pip half" in done.stdout
+    assert "next: invoke lock" in done.stderr
+
+
+def test_lock_check_fails_when_a_wheel_is_not_the_recorded_one(clone):
+    lock = clone / "conda-lock.yml"
+    torch = "06eea61f859436622e78dd0cdd51dbc8f8c6d76917a9cf0555a333f9eac31ec1"
+    lock.write_text(lock.read_text().replace(torch, "0" * 63 + "a"))
+    done = invoke("lock", "--check", cwd=clone)
+    assert done.returncode == 1
+    assert "the recorded trees are not those of the locked wheels: torch" in done.stdout
+
+
+def test_a_damaged_lock_cannot_be_judged(clone):
+    (clone / "conda-lock.yml").write_text("version: 1\npackage: []\n")
+    done = invoke("lock", "--check", cwd=clone)
+    assert done.returncode == 2
+    assert "field `metadata` is missing" in done.stderr
+    assert "git checkout conda-lock.yml" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_env_refuses_a_prefix_that_holds_something_else(tmp_path):
+    (tmp_path / "thesis.tex").write_text("mine")
+    done = invoke("env", "--prefix", str(tmp_path))
+    assert done.returncode == 2
+    assert f"{tmp_path} exists and torchlock did not make it" in done.stderr
+    assert [p.name for p in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_env_without_network_and_with_an_empty_store(tmp_path):
+    done = invoke(
+        "env", "--prefix", str(tmp_path / "env"),
+        TORCHLOCK_CACHE=str(tmp_path / "store"),
+        HTTPS_PROXY="http://127.0.0.1:9", HTTP_PROXY="http://127.0.0.1:9",
+        PIP_INDEX_URL="", UV_DEFAULT_INDEX="",
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "the proxy cannot be reached" in done.stderr
+    assert "next: check the network" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "env").exists()
+
+
+def test_validate_a_prefix_that_is_none(tmp_path):
+    done = invoke("validate", "--prefix", str(tmp_path))
+    assert done.returncode == 2
+    assert "holds no CPython 3.11 environment" in done.stderr
+    assert f"invoke env --prefix {tmp_path}" in done.stderr
+
+
+def test_json_to_a_place_that_cannot_be_written():
+    done = invoke("lock", "--check", "--json", "/nowhere/at/all.json")
+    assert done.returncode == 2
+    assert "/nowhere/at/all.json cannot be written" in done.stderr
