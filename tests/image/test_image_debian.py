@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from image_making import entry, make_deb
 
+from tests.image.image_making import entry, make_deb
 from torchlock.formats.deb import DebError, read_deb
 from torchlock.oci.layer import write_layer
 from torchlock.rootfs import debversion, ldcache

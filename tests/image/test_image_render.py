@@ -10,8 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from image_making import entry, make_deb, make_wheel
 
+from tests.image.image_making import entry, make_deb, make_wheel
 from torchlock.artifacts import Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
@@ -250,7 +250,7 @@ sys.path[:0] = {path!r}
 os.umask(0o077)
 from pathlib import Path
 import pytest
-import test_image_render as t
+import tests.image.test_image_render as t
 from torchlock.realize import image
 image.unpack_compiler = lambda debs, directory: None
 image.compiled = lambda root, sources: iter(())
@@ -281,7 +281,7 @@ def test_the_host_does_not_enter_the_digest(
 ):
     made, layers = render(world.source, tmp_path / "out", world.store)
     assert digest_of_layers(layers) == GOLDEN
-    here = [str(Path(__file__).parent), str(this_repository().root)]
+    here = [str(this_repository().root)]
     other = tmp_path / "other"
     other.mkdir()
     done = subprocess.run(

@@ -10,8 +10,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from image_making import make_wheel
 
+from tests.image.image_making import make_wheel
 from torchlock.errors import TorchlockError
 from torchlock.formats.zipstream import raw_members
 from torchlock.oci.layer import LayerError, write_layer
