@@ -137,7 +137,8 @@ source = ImageSource(
     repository, read_lock(repository.lock), read_rootfs_lock(Path({rootfs!r})),
     {{w.wheel: w.wheel_size for w in records.wheels.values()}},
 )
-print(sys.version_info[:2], render(source, Path({out!r}), Store(Path({store!r})), verify=True)[0].digest)
+image, _ = render(source, Path({out!r}), Store(Path({store!r})), verify=True)
+print(sys.version_info[:2], image.digest)
 """
 
 

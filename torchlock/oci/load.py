@@ -68,10 +68,8 @@ def _docker(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
 
 def _containerd(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
     name = f"docker.io/library/{tag}"
-    _run(
-        ["ctr", "images", "import", "--index-name", name, "-"],
-        lambda out: _archive(layout, name, descriptor, out),
-    )
+    # The name comes from the archive's annotation: `--index-name` would name the index.
+    _run(["ctr", "images", "import", "-"], lambda out: _archive(layout, name, descriptor, out))
     rows = _run(["ctr", "images", "list", f"name=={name}"])
     return Loaded("ctr", name, str(descriptor["digest"]), str(descriptor["digest"]) in rows)
 
@@ -122,9 +120,8 @@ def _archive(layout: Layout, tag: str, descriptor: Descriptor, out: IO[bytes]) -
 
 
 def _closure(descriptor: Descriptor, manifest: dict[str, Any]) -> Iterator[Descriptor]:
-    yield descriptor
-    yield manifest["config"]
-    yield from manifest["layers"]
+    rows = (descriptor, manifest["config"], *manifest["layers"])
+    yield from {row["digest"]: row for row in rows}.values()
 
 
 def _member(row: Descriptor) -> str:
