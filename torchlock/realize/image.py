@@ -31,7 +31,7 @@ from filelock import FileLock
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.wheel import read_wheel
-from torchlock.lock import PYTHON_VERSION, Lock, Package
+from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
 from torchlock.oci.layout import Document, Layout, image_config, image_manifest, referrer_manifest
 from torchlock.progress import Progress, silent
@@ -43,12 +43,14 @@ from torchlock.realize.image_records import (
     LayerRecords,
     read_layer_records,
     records_path,
+    write_layer_records,
 )
 from torchlock.realize.image_sbom import sbom
 from torchlock.realize.image_wheels import PREFIX, SITE, wheels_items
+from torchlock.records import read_records
 from torchlock.repository import Repository
 from torchlock.rootfs.convert import Rootfs
-from torchlock.rootfs.lock import LAYERS, RootfsLock, fetch_debs
+from torchlock.rootfs.lock import LAYERS, RootfsLock, fetch_debs, read_rootfs_lock
 
 PLATFORM = "linux-64"
 DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
@@ -97,6 +99,18 @@ class ImageSource:
     def wheels(self) -> tuple[Package, ...]:
         """The stack."""
         return self.lock.wheels(PLATFORM)
+
+
+def image_source(repository: Repository, foundation: str = "debian") -> ImageSource:
+    """Read what an image is made from. Raises `TorchlockError` for an unknown foundation."""
+    if foundation != "debian":
+        raise TorchlockError(
+            f"an image on the foundation {foundation!r} cannot be rendered; only on debian",
+            hint="invoke image --foundation debian",
+        )
+    records = read_records(repository.records, PLATFORM)
+    sizes = {wheel.wheel: wheel.wheel_size for wheel in records.wheels.values()}
+    return ImageSource(repository, read_lock(repository.lock), read_rootfs_lock(), sizes)
 
 
 @dataclass(frozen=True)
@@ -158,6 +172,11 @@ def _groups(wheels: Iterable[Package], count: int) -> Iterator[tuple[int, tuple[
 def recorded_layers(source: ImageSource) -> LayerRecords:
     """Return the layers recorded in the repository."""
     return read_layer_records(records_path(source.repository.records, PLATFORM))
+
+
+def record_layers(source: ImageSource, layers: Mapping[str, tuple[str, Blob]]) -> None:
+    """Record the layers that `render` returned, in place of those recorded before."""
+    write_layer_records(records_path(source.repository.records, PLATFORM), layers)
 
 
 def image_digest(source: ImageSource) -> str:

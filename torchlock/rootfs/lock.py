@@ -19,6 +19,7 @@ from urllib.parse import quote
 
 from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch
 from torchlock.errors import TorchlockError
+from torchlock.files import write_atomically
 from torchlock.progress import Progress, silent
 from torchlock.rootfs import debversion
 from torchlock.rootfs.archive import ArchiveError, fetch_suite
@@ -214,6 +215,14 @@ def make_rootfs_lock(known: RootfsLock | None, request: Path = REQUEST) -> Rootf
     return RootfsLock(
         wanted["codename"], wanted["architecture"], _stamp(max(dates)), archives, packages
     )
+
+
+def relock_rootfs(path: Path = LOCK) -> tuple[RootfsLock | None, RootfsLock]:
+    """Make the rootfs lock at `path` anew; return what was there, if anything, and what is."""
+    known = read_rootfs_lock(path) if path.exists() else None
+    made = make_rootfs_lock(known)
+    write_atomically(path, rootfs_lock_text(made).encode())
+    return known, made
 
 
 def _known_places(name: str, suites: Sequence[str], known: RootfsLock | None) -> list[str]:
