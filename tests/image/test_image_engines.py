@@ -91,9 +91,14 @@ def test_docker_and_containerd_take_the_image(
 def test_podman_keeps_the_digest(world: World, tmp_path: Path):  # noqa: F811
     if not shutil.which("podman"):
         pytest.skip("podman is not installed")
-    image, _ = render(world.source, tmp_path / "out", world.store, tag=TAG)
-    done = load(Layout(tmp_path / "out"), TAG, "podman")
+    out = tmp_path / "A Layout" / "OUT"  # podman makes names of paths; this is none
+    out.parent.mkdir()
+    image, _ = render(world.source, out, world.store, tag=TAG)
+    done = load(Layout(out), TAG, "podman")
     try:
         assert done.digest_kept and done.digest == image.digest
+        listed = subprocess.run(["podman", "images"], check=True, capture_output=True, text=True)
+        assert "localhost/torchlock-test" in listed.stdout
+        assert "/tmp/torchlock" not in listed.stdout
     finally:
         subprocess.run(["podman", "rmi", "--force", TAG], check=True, capture_output=True)

@@ -9,7 +9,9 @@ import subprocess
 import tarfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, Any, cast
+from uuid import uuid4
 
 from torchlock.errors import TorchlockError
 from torchlock.oci.layout import INDEX, REF_NAME, Descriptor, Layout, document
@@ -52,8 +54,17 @@ def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
 
 
 def _podman(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
-    pulled = _run(["podman", "pull", "--quiet", f"oci:{layout.root.resolve()}:{tag}"])
-    _run(["podman", "tag", pulled.strip().splitlines()[-1], tag])
+    # Podman makes a name of the path, which may have letters that no name has, and keeps it.
+    link = Path("/tmp") / f"torchlock{uuid4().hex}"  # noqa: S108 - a name that nobody can guess
+    link.symlink_to(layout.root.resolve())
+    try:
+        image = _run(["podman", "pull", "--quiet", f"oci:{link}:{tag}"]).strip().splitlines()[-1]
+    finally:
+        link.unlink()
+    _run(["podman", "tag", image, tag])
+    for name in json.loads(_run(["podman", "image", "inspect", "-f", "{{json .RepoTags}}", image])):
+        if link.name in name:
+            _run(["podman", "untag", image, name])
     digest = _run(["podman", "image", "inspect", "--format", "{{.Digest}}", tag]).strip()
     return Loaded("podman", f"localhost/{tag}", digest, digest == descriptor["digest"])
 
