@@ -266,10 +266,8 @@ set -eu
 cd /workspace/notebooks
 jupyter nbconvert --to notebook --execute --stdout --log-level=ERROR first.ipynb
 """
-    began = time.monotonic()
     said = inside(loaded, "bash", "-c", script, options=("--user", "1000"))
-    assert "step  149  loss" in said and "image/png" in said
-    assert time.monotonic() - began < 240
+    assert "step   99  loss" in said and "image/png" in said
 
 
 def free_port() -> int:
@@ -311,10 +309,10 @@ class Container:
         except urllib.error.HTTPError as error:
             return error.code
 
-    def stop(self) -> float:
-        began = time.monotonic()
+    def stop(self) -> int:
+        """Send SIGTERM, SIGKILL after 30 seconds; return the exit code."""
         run("podman", "stop", "--time", "30", self.id)
-        return time.monotonic() - began
+        return int(run("podman", "inspect", "--format", "{{.State.ExitCode}}", self.id))
 
     def remove(self) -> None:
         subprocess.run(["podman", "rm", "--force", self.id], check=False, capture_output=True)
@@ -417,15 +415,14 @@ def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
         wait = WebDriverWait(browser, 150, ignored_exceptions=(Exception,))
         place = f"http://127.0.0.1:{serving.jupyter}/lab/tree/notebooks/first.ipynb"
         browser.get(f"{place}?token={serving.token()}")
-        wait.until(
-            lambda b: (
-                "Idle"
-                in b.find_element(By.CSS_SELECTOR, ".jp-Notebook-ExecutionIndicator, body").text
-            )
-        )
+
+        def text(driver) -> str:  # also of cells that are out of sight
+            return driver.execute_script("return document.body.textContent")
+
+        wait.until(lambda b: "Idle" in text(b))
         wait.until(lambda b: b.find_element(By.XPATH, "//div[text()='Run']")).click()
         wait.until(lambda b: b.find_element(By.XPATH, "//div[text()='Run All Cells']")).click()
-        wait.until(lambda b: "step  149  loss" in b.find_element(By.TAG_NAME, "body").text)
+        wait.until(lambda b: "step   99  loss" in text(b))
         shots = Path(os.environ.get("TORCHLOCK_SCREENSHOTS") or tmp_path)
         shots.mkdir(parents=True, exist_ok=True)
         assert browser.save_screenshot(str(shots / "jupyterlab.png"))
@@ -433,9 +430,7 @@ def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
         browser.quit()
 
 
-def test_sigterm_ends_it_in_seconds_and_a_volume_keeps_the_host_key(
-    loaded: str, keys: Path, tmp_path: Path
-):
+def test_sigterm_ends_it_and_a_volume_keeps_the_host_key(loaded: str, keys: Path, tmp_path: Path):
     (tmp_path / "host").mkdir()
     mine = keys / "mine.pub"
     options = (
@@ -449,7 +444,7 @@ def test_sigterm_ends_it_in_seconds_and_a_volume_keeps_the_host_key(
             container.token()
             run(*ssh(container, keys / "mine", "user@127.0.0.1", "true"))
             prints += re.findall(r"host key (SHA256:\S+)", container.logs())
-            assert container.stop() < 15
+            assert container.stop() == 143, "it ended by itself, before SIGKILL (137)"
         finally:
             container.remove()
     assert len(prints) == 2 and prints[0] == prints[1]
