@@ -18,17 +18,21 @@ from torchlock.errors import DOES_NOT_HOLD, HOLDS, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
+from torchlock.nixpkgs import move_pin
 from torchlock.progress import shown
 from torchlock.proof import Realization, find_realization
 from torchlock.proof import validate as run_validation
 from torchlock.pylock import PLATFORM
+from torchlock.realize.foundation import choose_foundation
 from torchlock.realize.interpreter import host_platform
+from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import read_records, write_records
 from torchlock.records import record as record_trees
 from torchlock.relock import relock
 from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
+from torchlock.userconfig import named_prefix
 
 INTERRUPTED = 130
 DEFAULT_PREFIX = Path("env")
@@ -58,7 +62,11 @@ def verb(body: Callable[..., int]) -> Any:
 
 @verb
 def lock(
-    _: Context, check: bool = False, upgrade: str | None = None, json: str | None = None
+    _: Context,
+    check: bool = False,
+    upgrade: str | None = None,
+    nixpkgs: str | None = None,
+    json: str | None = None,
 ) -> int:
     """Make conda-lock.yml again from environment.yml; --check only says whether they agree."""
     repository = this_repository()
@@ -74,6 +82,10 @@ def lock(
             _say(f"  next: {hint}")
         write_json(json, [asdict(c) for c in checks])
         return DOES_NOT_HOLD if any(c.fault for c in checks) else HOLDS
+    if nixpkgs:
+        pin = move_pin(repository, nixpkgs)
+        _say(f"flake.lock: nixpkgs {pin.revision}, {pin.nar_hash}")
+        return HOLDS
     changes = relock(repository, default_store(), upgrade=upgrade)
     if json != "-":
         print_table(
@@ -104,30 +116,48 @@ def record(_: Context) -> int:
 
 
 @verb
-def env(_: Context, prefix: str = str(DEFAULT_PREFIX), json: str | None = None) -> int:
-    """Make the locked environment at PREFIX, or complete, repair or update it; then verify it."""
-    made = _make(Path(prefix))
+def env(
+    _: Context,
+    prefix: str = str(DEFAULT_PREFIX),
+    name: str | None = None,
+    foundation: str = "auto",
+    link_scripts: bool = False,
+    json: str | None = None,
+) -> int:
+    """Make the locked environment at PREFIX, or complete, repair or update it; then verify it.
+
+    FOUNDATION is venv (a CPython 3.11 of this host), conda, or auto: conda where its packages
+    can be had. --name puts it among conda's own environments. --link-scripts runs the packages'
+    post-link scripts.
+    """
+    asked = named_prefix(name) if name else Path(prefix)
+    made = _make(asked, foundation, link_scripts=link_scripts)
     write_json(
         json,
         {"prefix": str(made.prefix), "installed": made.installed, "tree": made.verdict.tree},
     )
     _say(f"tree {made.verdict.tree}")
     _say(f"{made.prefix} is what the lock says{'' if made.installed else '; nothing to do'}")
-    _say(f"  next: source {made.prefix}/bin/activate")
+    activate = "conda activate" if isinstance(made, MadePrefix) else "source"
+    place = made.prefix if isinstance(made, MadePrefix) else made.prefix / "bin" / "activate"
+    _say(f"  next: {activate} {place}")
     return HOLDS
 
 
-def _make(prefix: Path) -> Made:
-    repository = this_repository()
-    return make_venv(
-        read_lock(repository.lock),
-        read_records(repository.records, host_platform()),
-        prefix.absolute(),
-        default_store(),
-        mirrors=index_mirrors,
-        progress=shown,
-        say=_say,
-    )
+def _make(
+    prefix: Path, foundation: str = "auto", *, link_scripts: bool = False
+) -> Made | MadePrefix:
+    repository, store = this_repository(), default_store()
+    locked, platform, place = read_lock(repository.lock), host_platform(), prefix.absolute()
+    kind, why = choose_foundation(foundation, place, locked, platform, store)
+    _say(f"foundation {kind}: {why}")
+    records = read_records(repository.records, platform)
+    if kind == "conda":
+        return make_prefix(
+            locked, records, place, store,
+            mirrors=index_mirrors, link_scripts=link_scripts, progress=shown, say=_say,
+        )  # fmt: skip
+    return make_venv(locked, records, place, store, mirrors=index_mirrors, progress=shown, say=_say)
 
 
 @verb
@@ -147,7 +177,8 @@ def validate(
     """Prove that an environment is the locked one and trains a Transformer; make it if none is."""
     realization = find_realization(Path(prefix).absolute() if prefix else None)
     if realization is None:
-        realization = Realization(_make(DEFAULT_PREFIX.absolute()).prefix, "venv")
+        made = _make(DEFAULT_PREFIX)
+        realization = Realization(made.prefix, "conda" if isinstance(made, MadePrefix) else "venv")
     arguments = ["--device", device]
     arguments += ["--only", *only.split(",")] if only else []
     arguments += ["--json", json] if json else []

@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support.server import Served, serve
 from torchlock.artifacts import Store
+
+# Machines are shared and slow at times: how long an example takes says nothing.
+settings.register_profile("torchlock", deadline=None, max_examples=50)
+settings.load_profile("torchlock")
 
 IN_CI = os.environ.get("CI") == "true"
 

@@ -43,7 +43,7 @@ def test_lock_check_holds_without_network():
     offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "HTTP_PROXY": "http://127.0.0.1:9"}
     done = invoke("lock", "--check", "--json", "-", **offline)
     assert done.returncode == 0, done.stderr
-    assert [c["fault"] for c in json.loads(done.stdout)] == [""] * 5
+    assert [c["fault"] for c in json.loads(done.stdout)] == [""] * 6
 
 
 def test_lock_check_fails_when_a_view_drifts(clone):

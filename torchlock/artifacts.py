@@ -16,6 +16,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import Protocol
 
 import platformdirs
 import requests
+import urllib3
 from filelock import FileLock
 
 from torchlock.errors import TorchlockError
@@ -33,10 +35,21 @@ from torchlock.http import new_session
 from torchlock.progress import Progress, Report, silent
 
 CHUNK = 1 << 20
+"""Bytes read from disk at a time."""
+
+RECEIVED = 1 << 16
+"""Bytes received at a time: what a broken connection loses and Ctrl-C waits for."""
+
 ATTEMPTS = 5
+"""Failures in a row, none of which got further than before, after which a URL is given up."""
+
+BACKOFF = 0.5
+"""Seconds; doubled with each failure."""
+
 PARALLEL = 6
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
-VANISHED_STATUS = frozenset({403, 404, 410, 451})
+VANISHED_STATUS = frozenset({404, 410})
+REFUSED_STATUS = frozenset({401, 403, 407, 451})
 
 
 class ArtifactError(TorchlockError):
@@ -72,7 +85,7 @@ class Store:
     """A content-addressed store of artifacts below `root`."""
 
     root: Path
-    _checked: set[str] = field(default_factory=set, compare=False, repr=False)
+    _checked: set[Path] = field(default_factory=set, compare=False, repr=False)
 
     def path(self, artifact: Artifact) -> Path:
         """Return where an artifact is kept, whether or not it is there."""
@@ -84,7 +97,7 @@ class Store:
         A file with another digest is removed. Each artifact is hashed once per `Store`.
         """
         path = self.path(artifact)
-        if artifact.sha256 in self._checked:
+        if path in self._checked:
             return path
         try:
             actual = sha256_of(path)
@@ -95,7 +108,7 @@ class Store:
         if actual != artifact.sha256:
             self._discard(path, artifact, actual)
             return None
-        self._checked.add(artifact.sha256)
+        self._checked.add(path)
         return path
 
     def _discard(self, path: Path, artifact: Artifact, actual: str) -> None:
@@ -172,19 +185,18 @@ def _download_all(
     stop = threading.Event()
     done: dict[Artifact, Path] = {}
     with progress("fetching", len(missing)) as report, ThreadPoolExecutor(PARALLEL) as pool:
-        jobs = {
-            pool.submit(_Download(a, store, mirrors.get(a.sha256, ()), stop, report).run): a
-            for a in missing
-        }
+        downloads = [_Download(a, store, mirrors.get(a.sha256, ()), stop, report) for a in missing]
         try:
+            jobs = {pool.submit(d.run): d for d in downloads}
             for job in as_completed(jobs):
-                done[jobs[job]] = job.result()
+                done[jobs[job].artifact] = job.result()
         except BaseException:
-            # Ctrl-C or a fault: the others stop at their next chunk and leave what they have
-            # under partial/, for the next run.
+            # Ctrl-C or a fault: the others stop where they are and leave what they have under
+            # partial/, for the next run.
             stop.set()
-            for job in jobs:
-                job.cancel()
+            for download in downloads:
+                download.interrupt()
+            pool.shutdown(cancel_futures=True)
             raise
     return done
 
@@ -206,16 +218,37 @@ class _Download:
     mirrors: Sequence[str]
     stop: threading.Event
     report: Report
+    _answer: requests.Response | None = None
+    _item: int | None = None
+    _shown: int = 0
 
     def run(self) -> Path:
         sha256 = self.artifact.sha256
         lock = FileLock(self.store.root / "locks" / f"{sha256}.lock")
         try:
             with _patiently(lock, self.stop):
-                path = self.store.verified(self.artifact)
-                return path or self._download()
+                path = self.store.verified(self.artifact) or self._download()
+            size = path.stat().st_size
         except OSError as error:
             raise self._disk_fault(error) from None
+        self.report.finish(self._show(size, size))
+        return path
+
+    def interrupt(self) -> None:
+        """Wake the thread that waits for the server; called from another one."""
+        raw = self._answer.raw if self._answer is not None else None
+        if isinstance(raw, urllib3.HTTPResponse):
+            with contextlib.suppress(ValueError, RuntimeError, OSError):
+                raw.shutdown()
+
+    def _show(self, total: int | None, have: int) -> int:
+        """Tell the display how much is there; return the artifact's one item in it."""
+        if self._item is None:
+            self._item = self.report.start(self.artifact.label, total, have)
+        else:
+            self.report.advance(self._item, have - self._shown)
+        self._shown = have
+        return self._item
 
     def _download(self) -> Path:
         urls = [*self.mirrors, self.artifact.url]
@@ -236,7 +269,13 @@ class _Download:
                 "do not install it: the file at that address is not the one that was locked. "
                 "Check the mirror or proxy; if the lock is at fault: git checkout conda-lock.yml"
             )
-        if any("gone" in fault for fault in faults):
+        if any("refuses" in fault for fault in faults):
+            return (
+                "check credentials (.netrc), proxy and index settings; a file that is gone may be "
+                "answered so, too: then lock another version with: invoke lock --upgrade "
+                + self.artifact.label.split()[0]
+            )
+        if any("is gone" in fault for fault in faults):
             return (
                 "try again, or point your index setting at a mirror that has it; else lock "
                 "another version: invoke lock --upgrade " + self.artifact.label.split()[0]
@@ -245,35 +284,39 @@ class _Download:
 
     def _try_url(self, url: str) -> str | None:
         """Download from one URL; return None when complete and verified, else the fault."""
-        fault, pause = "", 0.0
-        for attempt in range(ATTEMPTS):
-            if attempt and self.stop.wait(max(pause, min(2.0**attempt / 2, 8.0))):
-                raise _Stopped
+        failures, reached = 0, 0
+        while True:
+            pause = 0.0
             try:
                 self._receive(url)
+                return None
             except _WrongContents as wrong:
                 self._partial.unlink(missing_ok=True)
-                if wrong.resumed:
-                    continue  # the fault may lie in the part that was there: start anew
-                return (
+                fault = (
                     f"{_public(url)} serves sha256 {wrong.actual}, "
                     f"the lock says {self.artifact.sha256}"
                 )
+                if not wrong.resumed:  # else the fault may lie in what was there: start anew
+                    return fault
             except requests.HTTPError as error:
                 status = error.response.status_code
-                if status in VANISHED_STATUS:
-                    return f"{_public(url)} is gone (HTTP {status})"
-                fault = f"{_public(url)} answers HTTP {status}"
+                fault = f"{_public(url)} {_meaning(status)} (HTTP {status})"
                 pause = _retry_after(error.response)
                 if status not in RETRIED_STATUS:
                     return fault
             except requests.RequestException as error:
+                if self.stop.is_set():
+                    raise _Stopped from None
                 fault = f"{_public(url)}: {_reason(error)}"
                 if isinstance(error, requests.exceptions.SSLError):
                     return fault
-            else:
-                return None
-        return fault
+            have = self._partial.stat().st_size if self._partial.exists() else 0
+            failures = 1 if have > reached else failures + 1
+            reached = max(have, reached)
+            if failures == ATTEMPTS:
+                return fault
+            if self.stop.wait(max(pause, min(BACKOFF * 2**failures, 8.0))):
+                raise _Stopped
 
     @property
     def _partial(self) -> Path:
@@ -281,6 +324,8 @@ class _Download:
 
     def _receive(self, url: str) -> None:
         digest, have = _resume_point(self._partial)
+        if digest.hexdigest() == self.artifact.sha256:  # interrupted just before it was published
+            return
         session = new_session()
         headers = {"Accept-Encoding": "identity"}
         if have:
@@ -291,30 +336,27 @@ class _Download:
             answer.raise_for_status()
             if have and answer.status_code != 206:
                 digest, have = hashlib.sha256(), 0
-            length = answer.headers.get("Content-Length", "")
-            total = have + int(length) if length.isdigit() else None
-            item = self.report.start(self.artifact.label, total, have)
-            try:
-                self._write(answer, digest, have, item)
-            finally:
-                self.report.finish(item)
+            length = _number(answer.headers.get("Content-Length", ""))
+            total = None if length is None else have + length
+            self._answer = answer
+            self._show(total, have)
+            self._write(answer, digest, have)
         received = self._partial.stat().st_size
         if total is not None and received < total:
             raise requests.ConnectionError(f"ended after {received} of {total} bytes")
         if digest.hexdigest() != self.artifact.sha256:
             raise _WrongContents(url, digest.hexdigest(), resumed=bool(have))
 
-    def _write(
-        self, answer: requests.Response, digest: hashlib._Hash, have: int, item: int
-    ) -> None:
+    def _write(self, answer: requests.Response, digest: hashlib._Hash, have: int) -> None:
         with self._partial.open("r+b" if have else "wb") as stream:
             stream.seek(have)
-            for chunk in answer.iter_content(CHUNK):
+            for chunk in answer.iter_content(RECEIVED):
                 if self.stop.is_set():
                     raise _Stopped
                 stream.write(chunk)
                 digest.update(chunk)
-                self.report.advance(item, len(chunk))
+                have += len(chunk)
+                self._show(None, have)
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -323,7 +365,7 @@ class _Download:
         path.parent.mkdir(exist_ok=True)
         self._partial.chmod(0o444)
         self._partial.replace(path)
-        self.store._checked.add(self.artifact.sha256)
+        self.store._checked.add(path)
         return path
 
     def _disk_fault(self, error: OSError) -> ArtifactError:
@@ -363,10 +405,15 @@ def _resume_point(partial: Path) -> tuple[hashlib._Hash, int]:
     return digest, have
 
 
-def _public(url: str) -> str:
-    """The URL without credentials or query, fit to be shown."""
-    scheme, _, rest = url.partition("://")
-    return f"{scheme}://{rest.split('?', 1)[0].rpartition('@')[2]}"
+def _meaning(status: int) -> str:
+    if status in VANISHED_STATUS:
+        return "is gone"
+    return "refuses it" if status in REFUSED_STATUS else "cannot be had now"
+
+
+def _public(text: str) -> str:
+    """The text with every URL in it cleared of credentials and query, fit to be shown."""
+    return re.sub(r"\?[^\s\"']*", "", re.sub(r"//[^/\s]*@", "//", text))
 
 
 def _reason(error: requests.RequestException) -> str:
@@ -382,10 +429,13 @@ def _reason(error: requests.RequestException) -> str:
 def _last_cause(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
-    return str(error) or type(error).__name__
+    return _public(str(error)) or type(error).__name__
 
 
 def _retry_after(answer: requests.Response) -> float:
     """Return the `Retry-After` of an answer in seconds, at most 60; 0 where there is none."""
-    value = answer.headers.get("Retry-After", "")
-    return min(float(value), 60.0) if value.isdigit() else 0.0
+    return min(_number(answer.headers.get("Retry-After", "")) or 0, 60)
+
+
+def _number(value: str) -> int | None:
+    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None

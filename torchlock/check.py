@@ -12,6 +12,7 @@ from packaging.version import Version
 
 from torchlock.errors import TorchlockError
 from torchlock.lock import Lock, Package, read_lock
+from torchlock.nixpkgs import read_pin
 from torchlock.pylock import PLATFORM, render_pylock
 from torchlock.records import check_records, read_records
 from torchlock.repository import Repository
@@ -41,6 +42,7 @@ def check_lock(repository: Repository) -> list[Check]:
         _judged("dependencies", lambda: _dependencies(lock)),
         _judged("pylock.toml", lambda: _pylock(repository, lock)),
         _judged("recorded trees", lambda: _records(repository, lock)),
+        _judged("flake.lock", lambda: _flake(repository)),
     ]
 
 
@@ -145,3 +147,8 @@ def _records(repository: Repository, lock: Lock) -> Check:
     records = read_records(repository.records, PLATFORM)
     check_records(records, lock.wheels(PLATFORM))
     return Check("recorded trees", f"{PLATFORM}: {records.tree}")
+
+
+def _flake(repository: Repository) -> Check:
+    pin = read_pin(repository)
+    return Check("flake.lock", f"nixpkgs {pin.revision[:12]}, {pin.nar_hash}")

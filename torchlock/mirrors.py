@@ -53,8 +53,13 @@ def _ask(wheels: Sequence[Artifact]) -> list[tuple[str, str]]:
         done = subprocess.run(command, env=uv_environment(index=True), check=False)
         if done.returncode:
             return []
-        packages = tomllib.loads(output.read_text())["packages"]
-    return [(w["url"], w["hashes"]["sha256"]) for p in packages for w in p.get("wheels", ())]
+        packages = tomllib.loads(output.read_text()).get("packages", ())
+    return [
+        (wheel["url"], wheel["hashes"]["sha256"])
+        for package in packages
+        for wheel in package.get("wheels", ())
+        if "url" in wheel and "sha256" in wheel["hashes"]  # not so where a mirror has md5 alone
+    ]
 
 
 def _pin(filename: str) -> str:

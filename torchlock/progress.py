@@ -32,10 +32,10 @@ class Report(Protocol):
         """Announce an item of `total` bytes, `done` of them there already; return its id."""
 
     def advance(self, item: int, count: int) -> None:
-        """Report `count` more bytes."""
+        """Report `count` more bytes; fewer than none when some have to be had again."""
 
     def finish(self, item: int) -> None:
-        """Report that an item is over."""
+        """Report that an item is complete."""
 
 
 Progress = Callable[[str, int], AbstractContextManager[Report]]

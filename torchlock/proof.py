@@ -12,16 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
-from torchlock.lock import read_lock
+from torchlock.lock import Lock, read_lock
+from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import read_marker
 from torchlock.records import Records, read_records
 from torchlock.report import describe
 from torchlock.repository import Repository
-from torchlock.verify import Verdict, find_site, verify
+from torchlock.verify import Finding, Verdict, find_site, verify
+from torchlock.verify_conda import CondaVerdict
 
 
 @dataclass(frozen=True)
@@ -75,15 +78,14 @@ def validate(
     for fault in faults:
         say(f"{fault.name}: {fault.fault}\n  next: {fault.hint}")
     records = read_records(repository.records, host_platform())
-    site = find_site(realization.prefix)
     say(f"checking the files of {realization.prefix}")
-    verdict = verify(site, records)
-    if not verdict.holds:
-        say(f"{realization.prefix} is not what the lock says:\n{describe(verdict.findings)}")
-        say(f"  next: invoke env --prefix {realization.prefix}")
+    judged = _judge_files(read_lock(repository.lock), realization, records)
+    if judged.findings:
+        say(f"{realization.prefix} is not what the lock says:\n{describe(judged.findings)}")
+        say(f"  next: {_repair(realization)}")
     context = {
         "lock": _lock_context(repository, faults),
-        "files": _files_context(verdict, records),
+        "files": judged.context,
         "foundation": realization.foundation,
     }
     return _run_inside(repository, realization, context, arguments)
@@ -97,19 +99,71 @@ def _lock_context(repository: Repository, faults: Sequence[Check]) -> dict[str, 
     }
 
 
-def _files_context(verdict: Verdict, records: Records) -> dict[str, Any]:
-    found = verdict.findings
-    first = f"{found[0].kind}: {found[0].path}" if found else ""
-    return {
-        "verdict": "holds" if verdict.holds else "does not hold",
-        "tree": verdict.tree,
-        "wheels": dict(verdict.trees),
-        "evidence": f"{len(found)} findings, the first: {first}"
-        if found
-        else f"{verdict.files} files of {len(records.wheels)} wheels, "
-        f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; {verdict.bytecode} byte code files "
-        "match their source by header",
-    }
+@dataclass(frozen=True)
+class _Files:
+    """What was found wrong with the files, and what the certificate says of them."""
+
+    findings: tuple[Finding, ...]
+    context: dict[str, Any]
+
+
+def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Files:
+    """Judge the stack's files and, in a conda prefix, those of the conda half as well."""
+    conda, unjudged = None, ""
+    if realization.foundation == "conda":
+        conda, unjudged = _judge_conda(lock, realization.prefix, records)
+    # Elsewhere byte code may come from another patch release, whose code differs in places.
+    python = realization.python if realization.foundation == "venv" else None
+    verdict = verify(
+        find_site(realization.prefix),
+        records,
+        explained=(lambda _: True) if unjudged else conda.explains if conda else (lambda _: False),
+        python=python,
+    )
+    findings = (*(conda.findings if conda else ()), *verdict.findings)
+    evidence = _evidence(verdict, records, conda, compiled=python is not None)
+    outcome = "holds"
+    if findings:
+        outcome = "does not hold"
+        first = f"{findings[0].kind}: {findings[0].path}"
+        evidence = f"{len(findings)} findings, the first: {first}"
+    elif unjudged:
+        outcome, evidence = "not judged", f"{unjudged}; {evidence}"
+    return _Files(
+        findings,
+        {
+            "verdict": outcome,
+            "tree": verdict.tree,
+            "wheels": dict(verdict.trees),
+            "evidence": evidence,
+        },
+    )
+
+
+def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdict | None, str]:
+    """Return the verdict on the conda half, or None and why it could not be judged."""
+    try:
+        return judge_foundation(lock, host_platform(), prefix, records, default_store()), ""
+    except ArtifactError as error:
+        return None, f"the conda packages to compare with are not to be had: {error.message}"
+
+
+def _evidence(
+    verdict: Verdict, records: Records, conda: CondaVerdict | None, *, compiled: bool
+) -> str:
+    said = (
+        f"{verdict.files} files of {len(records.wheels)} wheels, {verdict.bytes / 1e9:.2f} GB, "
+        f"tree {verdict.tree}; {verdict.bytecode} byte code files "
+        + ("are what their source compiles to" if compiled else "match their source by header")
+    )
+    return said + (f"; {conda.files} files of {conda.packages} conda packages" if conda else "")
+
+
+def _repair(realization: Realization) -> str:
+    """What to type when files differ: `invoke env` puts right only what it made."""
+    if (realization.prefix / MARKER).is_file():
+        return f"invoke env --prefix {realization.prefix}"
+    return "make it again with what made it, or one that can be repaired: invoke env --prefix DIR"
 
 
 def _run_inside(

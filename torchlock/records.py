@@ -68,8 +68,12 @@ class RecordedWheel:
         """The listing of the files: one line each, sorted."""
         return "".join(
             f"{f.scheme}\t{'x' if f.executable else '-'}\t{f.size}\t{f.sha256}\t{f.path}\n"
-            for f in sorted(self.files, key=lambda f: (f.scheme, f.path))
+            for f in sorted(self.files, key=_order)
         )
+
+
+def _order(file: RecordedFile) -> tuple[str, str]:
+    return file.scheme, file.path
 
 
 @dataclass(frozen=True)
@@ -113,6 +117,7 @@ def record(
 def _record_wheel(item: tuple[Package, Path]) -> RecordedWheel:
     package, path = item
     with read_wheel(path) as wheel:
+        files = hashed_files(wheel)
         return RecordedWheel(
             name=package.name,
             version=package.version,
@@ -121,10 +126,19 @@ def _record_wheel(item: tuple[Package, Path]) -> RecordedWheel:
             tree=tree_digest(wheel.tree()),
             scripts=wheel.entry_points,
             files=tuple(
-                RecordedFile(
-                    f.scheme, f.entry.path, f.entry.size, f.entry.executable, _known(f.entry)
+                sorted(
+                    (
+                        RecordedFile(
+                            f.scheme,
+                            f.entry.path,
+                            f.entry.size,
+                            f.entry.executable,
+                            _known(f.entry),
+                        )
+                        for f in files
+                    ),
+                    key=_order,
                 )
-                for f in hashed_files(wheel)
             ),
         )
 
@@ -194,7 +208,7 @@ def _read_wheel(name: str, row: dict[str, Any], listing: str, path: Path) -> Rec
         wheel_size=row["wheel_size"],
         tree=row["tree"],
         scripts=tuple((script, target) for script, target in row["scripts"].items()),
-        files=tuple(_read_file(line) for line in listing.splitlines()),
+        files=tuple(_read_file(line) for line in listing.removesuffix("\n").split("\n") if line),
     )
 
 

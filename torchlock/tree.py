@@ -14,6 +14,7 @@ import base64
 import hashlib
 import os
 import stat
+import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
@@ -56,13 +57,13 @@ def safe_relative_path(name: str) -> str:
     """Return `name` if it is a plain relative posix path that stays below its root.
 
     Raises `TorchlockError` for absolute paths, `..`, empty or `.` components, backslashes,
-    drive letters and NUL bytes.
+    drive letters and control characters (NUL, line ends), which listings cannot carry.
     """
     parts = name.split("/")
     if (
         not name
         or "\\" in name
-        or "\0" in name
+        or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name)
         or PurePosixPath(name).is_absolute()
         or any(part in ("", ".", "..") for part in parts)
         or parts[0].endswith(":")
@@ -140,9 +141,9 @@ def _serialize_node(node: Node) -> Iterator[bytes]:
     else:
         yield _string(b"directory")
         # NAR sorts names bytewise, which differs from sorting whole paths.
-        for name in sorted(node, key=os.fsencode):
+        for name in sorted(node, key=_encode):
             yield _string(b"entry") + _string(b"(")
-            yield _string(b"name") + _string(os.fsencode(name)) + _string(b"node")
+            yield _string(b"name") + _string(_encode(name)) + _string(b"node")
             yield from _serialize_node(node[name])
             yield _string(b")")
     yield _string(b")")
@@ -150,7 +151,7 @@ def _serialize_node(node: Node) -> Iterator[bytes]:
 
 def _serialize_entry(entry: Entry) -> Iterator[bytes]:
     if entry.target is not None:
-        yield _string(b"symlink") + _string(b"target") + _string(os.fsencode(entry.target))
+        yield _string(b"symlink") + _string(b"target") + _string(_encode(entry.target))
         return
     if entry.opens is None:
         raise TorchlockError(f"{entry.path} has no contents to hash")
@@ -168,17 +169,27 @@ def _serialize_entry(entry: Entry) -> Iterator[bytes]:
     yield b"\0" * (-entry.size % 8)
 
 
+def _encode(name: str) -> bytes:
+    """Encode a name for the digest: UTF-8 whatever the locale, other bytes as they are."""
+    return name.encode("utf-8", "surrogateescape")
+
+
 def _string(value: bytes) -> bytes:
     """Encode a NAR string: 64-bit little-endian length, bytes, padding to 8."""
     return len(value).to_bytes(8, "little") + value + b"\0" * (-len(value) % 8)
 
 
 def entry_on_disk(root: Path, path: str) -> Entry:
-    """Return the entry for `root/path` as it is on disk, its contents not yet read."""
+    """Return the entry for `root/path` as it is on disk, its contents not yet read.
+
+    Raises `TorchlockError` for a directory, device, socket or pipe, which no tree can hold.
+    """
     full = root / path
     status = full.lstat()
     if stat.S_ISLNK(status.st_mode):
-        return Entry(path, 0, target=str(full.readlink()))
+        return Entry(path, 0, target=os.readlink(full))  # noqa: PTH115 - Path would tidy it
+    if not stat.S_ISREG(status.st_mode):
+        raise TorchlockError(f"{full} is neither a file nor a link")
     return Entry(
         path,
         status.st_size,

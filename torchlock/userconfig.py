@@ -118,3 +118,29 @@ def channel_location(name: str, canonical: str) -> str:
     base = custom.get(name) if isinstance(custom, dict) else None
     base = base or settings.get("channel_alias")
     return f"{str(base).rstrip('/')}/{name}/" if base else canonical
+
+
+def named_prefix(name: str) -> Path:
+    """Return where conda clients keep the environment `name`.
+
+    As conda decides: `CONDA_ENVS_PATH` or `envs_dirs` of `.condarc`, else below the client's
+    own root, else `~/.conda/envs`. Raises `TorchlockError` for what is no name.
+    """
+    if not name or name in (".", "..", "base") or any(c in name for c in "/ :#\\"):
+        raise TorchlockError(
+            f"{name!r} is no name of an environment", hint="invoke env --name pt27"
+        )
+    configured = os.environ.get("CONDA_ENVS_PATH") or os.environ.get("CONDA_ENVS_DIRS")
+    listed = condarc().get("envs_dirs")
+    if configured:
+        return Path(configured.split(os.pathsep)[0]).expanduser() / name
+    if isinstance(listed, list) and listed:
+        return Path(str(listed[0])).expanduser() / name
+    roots = [
+        Path(os.environ["CONDA_EXE"]).parent.parent if os.environ.get("CONDA_EXE") else None,
+        Path(os.environ["MAMBA_ROOT_PREFIX"]) if os.environ.get("MAMBA_ROOT_PREFIX") else None,
+    ]
+    for root in roots:
+        if root and root.is_dir() and os.access(root, os.W_OK):
+            return root / "envs" / name
+    return Path.home() / ".conda" / "envs" / name

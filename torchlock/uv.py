@@ -16,6 +16,7 @@ _KEPT = frozenset(
         "UV_INDEX",
         "UV_INDEX_URL",
         "UV_KEYRING_PROVIDER",
+        "UV_HTTP_RETRIES",
         "UV_HTTP_TIMEOUT",
         "UV_NATIVE_TLS",
         "UV_NO_CACHE",

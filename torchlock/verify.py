@@ -7,6 +7,7 @@ Only where something differs are the digests computed from what is there.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import stat
@@ -22,11 +23,13 @@ from typing import Literal
 from packaging.utils import canonicalize_name
 
 from torchlock.bytecode import explain_bytecode
+from torchlock.console import interpreter, script_fault
 from torchlock.errors import TorchlockError
 from torchlock.formats.wheel import INSTALLER_METADATA, Scheme
 from torchlock.lock import PYTHON_VERSION
+from torchlock.recompile import differing
 from torchlock.records import RecordedFile, Records
-from torchlock.tree import CHUNK, TreeConflictError, entry_on_disk, tree_digest, walk
+from torchlock.tree import CHUNK, entry_on_disk, tree_digest, walk
 
 Kind = Literal[
     "missing",
@@ -111,13 +114,16 @@ def verify(
     records: Records,
     *,
     explained: Callable[[str], bool] = lambda path: False,
+    python: Path | None = None,
     workers: int | None = None,
 ) -> Verdict:
     """Compare what is installed at `site` with the recorded trees of the locked wheels.
 
     `explained` says of a path in site-packages whether something other than the stack (a conda
-    package) accounts for it. Raises `TorchlockError` only when the directory itself cannot be
-    read; everything else is a finding.
+    package) accounts for it. With `python`, the environment's own, byte code is also compared
+    with what its source compiles to; without it, it is judged by its header alone. Raises
+    `TorchlockError` only when the directory itself cannot be read or `python` does not run;
+    everything else is a finding.
     """
     try:
         present = dict(walk(site.site_packages))
@@ -130,17 +136,22 @@ def verify(
         if file.scheme != "site" or file.counts
     ]
     findings = _check_files(site, expected, present, workers)
+    findings += _console_scripts(site, records)
     foreign = list(_foreign(site, records, present, explained))
-    bytecode, stale = explain_bytecode(
-        site.site_packages, present, (f.path for f in foreign if f.kind == "byte code")
-    )
+    compiled = [f.path for f in foreign if f.kind == "byte code"]
+    bytecode, stale = explain_bytecode(site.site_packages, present, compiled)
+    if python:
+        fresh = sorted(set(compiled) - {path for path, _ in stale})
+        poisoned = differing(python, site.site_packages, fresh, workers)
+        bytecode, stale = bytecode - len(poisoned), [*stale, *poisoned]
     findings += [
         Finding("byte code", "", _shown(site, site.site_packages / path), why)
         for path, why in stale
     ]
     findings += [f for f in foreign if f.kind != "byte code"]
-    findings = _name_versions(findings, records)
-    trees, tree = _digests(site, records, findings)
+    findings += _configuration(site)
+    findings = _name_versions(site, findings, records)
+    trees, tree = _digests(site, records, findings, present)
     return Verdict(
         findings=tuple(findings),
         tree=tree,
@@ -209,7 +220,7 @@ def _fault(
         if not stat.S_ISREG(status.st_mode):
             return "not a file", "a link or another kind of node stands in its place"
         if file.scheme == "scripts":
-            return _script_fault(item, status)
+            return _script_fault(item) or _mode_fault(file, status)
         if status.st_size != file.size:
             return "changed", f"{status.st_size} bytes, the lock says {file.size}"
         actual = _hash(item.path, buffer)
@@ -219,14 +230,18 @@ def _fault(
         return "missing", "the file is not there"
     except OSError as error:
         return "unreadable", error.strerror or str(error)
-    if bool(status.st_mode & stat.S_IXUSR) != file.executable:
-        return "mode", "executable, the lock says not" if not file.executable else (
-            "not executable, the lock says it is"
-        )
-    return None
+    return _mode_fault(file, status)
 
 
-def _script_fault(item: _Expected, status: os.stat_result) -> tuple[Kind, str] | None:
+def _mode_fault(file: RecordedFile, status: os.stat_result) -> tuple[Kind, str] | None:
+    if bool(status.st_mode & stat.S_IXUSR) == file.executable:
+        return None
+    if file.executable:
+        return "mode", "not executable, the lock says it is"
+    return "mode", "executable, the lock says not"
+
+
+def _script_fault(item: _Expected) -> tuple[Kind, str] | None:
     """Compare a script, whose first line installers rewrite when it is `#!python`."""
     contents = item.path.read_bytes()
     if sha256(contents).hexdigest() == item.file.sha256:
@@ -241,6 +256,41 @@ def _script_fault(item: _Expected, status: os.stat_result) -> tuple[Kind, str] |
     ):
         return None
     return "changed", "the script is not the wheel's, its first line apart"
+
+
+def _console_scripts(site: Site, records: Records) -> Iterator[Finding]:
+    """Yield a finding for each generated script that does not run its entry point."""
+    owners: dict[str, list[tuple[str, str]]] = defaultdict(list)
+    for wheel in records.wheels.values():
+        for name, target in wheel.scripts:
+            owners[name].append((wheel.name, target))
+    for name, claims in sorted(owners.items()):
+        path = site.root("scripts", "") / name
+        fault = _console_fault(site, path, [target for _, target in claims])
+        if fault:
+            yield Finding(fault[0], claims[-1][0], _shown(site, path), fault[1])
+
+
+def _console_fault(site: Site, path: Path, targets: Sequence[str]) -> tuple[Kind, str] | None:
+    try:
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode):
+            return "not a file", "a link or another kind of node stands in its place"
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return "missing", "the console script is not there"
+    except OSError as error:
+        return "unreadable", error.strerror or str(error)
+    fault = script_fault(text, targets)
+    if fault:
+        return "changed", fault
+    program = Path(interpreter(text))
+    if (site.prefix / "pyvenv.cfg").exists() and program.parent != path.parent:
+        with contextlib.suppress(OSError):
+            if program.parent.samefile(path.parent):
+                return None
+        return "changed", f"it starts {program}, not this environment's python"
+    return None if status.st_mode & stat.S_IXUSR else ("mode", "not executable")
 
 
 def _hash(path: Path, buffer: memoryview) -> str:
@@ -258,7 +308,7 @@ def _foreign(
     explained: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Yield what no locked wheel explains; byte code is yielded for `explain_bytecode`."""
-    known = {f.path for w in records.wheels.values() for f in w.files if f.scheme == "site"}
+    known = {f.path for w in records.wheels.values() for f in w.files if f.counts}
     dist_infos = {path.split("/", 1)[0] for path in known if ".dist-info/" in path}
     modules = _modules(known)
     for path in sorted(present.keys() - known):
@@ -275,8 +325,27 @@ def _foreign(
         owner = modules.get(_import_name(path))
         if owner and not rest:
             yield Finding("shadows", owner, shown, f"stands beside or before {owner}'s module")
+        elif not rest and (path.endswith(".pth") or _import_name(path) in _AT_START):
+            yield Finding("foreign", "", shown, "Python runs it at every start")
         else:
             yield Finding("foreign", "", shown, "no locked artifact explains it")
+
+
+_AT_START = frozenset({"sitecustomize", "usercustomize"})
+
+
+def _configuration(site: Site) -> Iterator[Finding]:
+    """Yield a finding where a venv lets the host's own site-packages in."""
+    path = site.prefix / "pyvenv.cfg"
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return  # another kind of realization
+    for line in lines:
+        key, _, value = line.partition("=")
+        if key.strip().lower() == "include-system-site-packages" and value.strip() != "false":
+            detail = "lets in the host's own site-packages, which the lock does not know"
+            yield Finding("foreign", "", path.name, detail)
 
 
 def _modules(paths: Iterable[str]) -> dict[str, str]:
@@ -297,26 +366,31 @@ def _import_name(path: str) -> str:
     return match[1] if match else (top if top.isidentifier() else "")
 
 
-def _name_versions(findings: Sequence[Finding], records: Records) -> list[Finding]:
+def _name_versions(site: Site, findings: Sequence[Finding], records: Records) -> list[Finding]:
     """Tell another version of a locked package from mere foreign files, and put it first."""
-    versions = {}
+    below = re.escape(_shown(site, site.site_packages))
+    versions: dict[str, Finding] = {}
+    rest = []
     for finding in findings:
-        match = re.search(r"([^/]+)-([^/-]+)\.dist-info/", finding.path)
-        if finding.kind == "foreign" and match:
-            wheel = records.wheels.get(canonicalize_name(match[1]))
-            if wheel:
-                versions[wheel.name] = Finding(
-                    "version",
-                    wheel.name,
-                    finding.path[: match.end() - 1],
-                    f"{match[2]} is installed, the lock says {wheel.version}",
-                )
-    rest = [f for f in findings if not any(f.path.startswith(v.path) for v in versions.values())]
+        match = re.match(rf"({below}/([^/]+)-([^/-]+)\.dist-info)/", finding.path)
+        wheel = records.wheels.get(canonicalize_name(match[2])) if match else None
+        if finding.kind == "foreign" and match and wheel and match[3] != wheel.version:
+            versions[match[1]] = Finding(
+                "version",
+                wheel.name,
+                match[1],
+                f"{match[3]} is installed, the lock says {wheel.version}",
+            )
+        else:
+            rest.append(finding)
     return [*versions.values(), *rest]
 
 
 def _digests(
-    site: Site, records: Records, findings: Sequence[Finding]
+    site: Site,
+    records: Records,
+    findings: Sequence[Finding],
+    present: Mapping[str, os.stat_result],
 ) -> tuple[dict[str, str | None], str | None]:
     trees: dict[str, str | None] = {w.name: w.tree for w in records.wheels.values()}
     tree: str | None = records.tree
@@ -327,17 +401,19 @@ def _digests(
         if touched & {_shown(site, site.site_packages / path) for path in paths}:
             differing[wheel.name] = paths
     for name, paths in differing.items():
-        trees[name] = _digest_on_disk(site.site_packages, paths)
+        trees[name] = _digest_on_disk(site.site_packages, present, paths)
     if differing:
         everything = {f.path for w in records.wheels.values() for f in w.files if f.counts}
-        tree = _digest_on_disk(site.site_packages, everything)
+        tree = _digest_on_disk(site.site_packages, present, everything)
     return trees, tree
 
 
-def _digest_on_disk(root: Path, paths: Iterable[str]) -> str | None:
+def _digest_on_disk(
+    root: Path, present: Mapping[str, os.stat_result], paths: Iterable[str]
+) -> str | None:
     try:
-        return tree_digest(entry_on_disk(root, p) for p in paths if os.path.lexists(root / p))
-    except (OSError, TreeConflictError):
+        return tree_digest(entry_on_disk(root, path) for path in paths if path in present)
+    except (OSError, TorchlockError):
         return None
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 import time
 from collections.abc import Sequence
@@ -58,6 +59,9 @@ def main(arguments: Sequence[str]) -> int:
         return _validate(options)
     except ValidationError as fault:
         print(fault, file=sys.stderr)  # noqa: T201
+        return EXIT_CODES[NOT_JUDGED]
+    except OSError as error:  # no room or no right to make a scratch directory
+        print(f"the checks could not be started: {error}", file=sys.stderr)  # noqa: T201
         return EXIT_CODES[NOT_JUDGED]
     except KeyboardInterrupt:
         print("interrupted; nothing was judged", file=sys.stderr)  # noqa: T201
@@ -221,4 +225,6 @@ def _overridden() -> dict[str, str]:
 
 
 if __name__ == "__main__":
+    # Stopped by a time limit, it cleans up as it does after Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

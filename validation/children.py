@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _TAIL_BYTES = 20_000
+_PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
 
 
 @dataclass(frozen=True)
@@ -98,29 +100,47 @@ def start_and_wait(
 
 
 def stop_tree(pid: int) -> None:
-    """Ends process `pid` and its descendants: politely, then for good."""
-    family = [pid, *descendants(pid)]
+    """Ends process `pid` and its descendants: politely, then for good.
+
+    Descendants are looked for all the time: one may be about to start another, and the children
+    of one that has ended are no longer known as `pid`'s.
+    """
+    family = {pid, *descendants([pid])}
     _signal([pid], signal.SIGTERM)
+    _wait_for(family)
+    _signal(family, signal.SIGSTOP)
+    family.update(descendants(family))
+    _signal(family, signal.SIGKILL)
+    _wait_for(family)
+
+
+def _wait_for(family: set[int]) -> None:
+    """Waits a while for all of `family` to end, adding those they start meanwhile."""
     until = time.monotonic() + _GRACE_SECONDS
     while time.monotonic() < until and any(_runs(member) for member in family):
-        time.sleep(0.05)
-    _signal(sorted({*family, *descendants(pid)}), signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
+        family.update(descendants(family))
 
 
-def descendants(pid: int) -> list[int]:
-    """The children of `pid`, their children, and so on, read from /proc."""
-    parents: dict[int, list[int]] = {}
+def die_with_parent() -> None:
+    """Has the kernel end this process when the one that started it ends, however that ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def descendants(pids: Iterable[int]) -> list[int]:
+    """The children of `pids`, their children, and so on, read from /proc."""
+    children: dict[int, list[int]] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             stat = _stat(int(entry.name))
             if stat:
-                parents.setdefault(int(stat[1]), []).append(int(entry.name))
+                children.setdefault(int(stat[1]), []).append(int(entry.name))
     found: list[int] = []
-    waiting = [pid]
+    waiting = list(pids)
     while waiting:
-        children = parents.get(waiting.pop(), [])
-        found += children
-        waiting += children
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
     return found
 
 
@@ -139,7 +159,7 @@ def _runs(pid: int) -> bool:
     return bool(stat) and stat[0] != "Z"
 
 
-def _signal(pids: Sequence[int], number: signal.Signals) -> None:
+def _signal(pids: Iterable[int], number: signal.Signals) -> None:
     for pid in pids:
         try:
             os.kill(pid, number)

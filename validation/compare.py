@@ -193,7 +193,11 @@ def main(arguments: Sequence[str]) -> int:
     first, stream = chosen.certificates[0], sys.stderr if chosen.json == "-" else sys.stdout
     results = []
     for path, other in zip(chosen.certificates[1:], loaded[1:], strict=True):
-        result = compare(loaded[0], other)
+        try:
+            result = compare(loaded[0], other)
+        except (AttributeError, KeyError, TypeError) as error:
+            print(f"{first} or {path} is damaged: {error!r}", file=sys.stderr)  # noqa: T201
+            return EXIT_CODES[NOT_JUDGED]
         stream.write(f"{first} and {path}: {describe(result)}\n")
         difference = result.first
         results.append(

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-import sys
 import sysconfig
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -34,9 +33,13 @@ class Origin:
     path: str
 
 
-def libraries(maps: str, roots: Iterable[Path]) -> list[Origin]:
-    """The shared libraries in `maps` (the text of /proc/self/maps), sorted by name."""
-    inside = tuple(roots)
+def libraries(maps: str, sites: Iterable[Path]) -> list[Origin]:
+    """The shared libraries in `maps` (the text of /proc/self/maps), sorted by name.
+
+    `sites` are the environment's site-packages. What else its prefix holds (conda's libstdc++)
+    is foundation, as the host's would be.
+    """
+    inside = tuple(sites)
     found = set()
     for line in maps.splitlines():
         # address permissions offset device inode path; the path may hold spaces.
@@ -47,15 +50,15 @@ def libraries(maps: str, roots: Iterable[Path]) -> list[Origin]:
     return sorted(found)
 
 
-def _place(path: Path, inside: tuple[Path, ...]) -> str:
-    if _within(path, inside):
+def _place(path: Path, sites: tuple[Path, ...]) -> str:
+    if _within(path, sites):
         return ENVIRONMENT
     if _DRIVER_LIBRARY.match(path.name):
         return DRIVER
     return ELSEWHERE if _STACK_LIBRARY.match(path.name) else FOUNDATION
 
 
-def modules(named: dict[str, str], roots: Iterable[Path]) -> list[Origin]:
+def modules(named: Mapping[str, str], roots: Iterable[Path]) -> list[Origin]:
     """Modules (name -> file) that came from none of `roots`, sorted by name."""
     inside = tuple(roots)
     return sorted(
@@ -65,25 +68,31 @@ def modules(named: dict[str, str], roots: Iterable[Path]) -> list[Origin]:
     )
 
 
-def environment_roots() -> list[Path]:
-    """The directories that make up this environment, links resolved.
-
-    A Nix environment or an image may hold links: what site-packages links to counts as inside.
-    """
-    roots = {Path(sys.prefix).resolve(), Path(sys.prefix)}
-    for key in ("purelib", "platlib"):
-        directory = Path(sysconfig.get_paths()[key])
-        if directory.is_dir():
-            roots.add(directory.resolve())
-            roots.update(entry.resolve() for entry in directory.iterdir() if entry.is_symlink())
-    return sorted(roots)
+def site_packages() -> list[Path]:
+    """This environment's site-packages, as named and with links resolved."""
+    named = {Path(sysconfig.get_paths()[key]) for key in ("purelib", "platlib")}
+    return sorted(named | {path.resolve() for path in named})
 
 
-def standard_library_roots() -> list[Path]:
-    """Where the interpreter's own modules live."""
-    base = {Path(sysconfig.get_paths()[key]) for key in ("stdlib", "platstdlib")}
-    return sorted(base | {path.resolve() for path in base})
+def standard_library() -> list[Path]:
+    """Where the interpreter's own modules live, as named and with links resolved."""
+    named = {Path(sysconfig.get_paths()[key]) for key in ("stdlib", "platstdlib")}
+    # Another site-packages below it (Debian's and conda's are) is not the standard library.
+    return sorted(named | {path.resolve() for path in named})
 
 
 def _within(path: Path, roots: tuple[Path, ...]) -> bool:
-    return any(candidate.is_relative_to(r) for r in roots for candidate in (path, path.resolve()))
+    return any(_belongs(path, root) for root in roots)
+
+
+def _belongs(path: Path, root: Path) -> bool:
+    if path.is_relative_to(root):
+        # Not below a site-packages of the interpreter that is not the environment's own.
+        inner = path.relative_to(root).parts[:-1]
+        return not {"site-packages", "dist-packages"}.intersection(inner)
+    # In a tree of links (Nix) a file's real path is elsewhere: is it what the root leads to?
+    parts = path.parts
+    if root.name not in parts:
+        return False
+    rest = parts[len(parts) - parts[::-1].index(root.name) :]
+    return root.joinpath(*rest).resolve() == path.resolve()

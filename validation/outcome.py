@@ -63,6 +63,10 @@ def from_json(value: object) -> Outcome:
         raise ValueError(f"no such verdict: {outcome.verdict!r}")
     if not isinstance(outcome.digests, dict) or not isinstance(outcome.details, dict):
         raise ValueError("digests and details are objects")
+    if not all(isinstance(digest, str) for digest in outcome.digests.values()):
+        raise ValueError("a digest is text")
+    if not isinstance(outcome.milliseconds, int) or not isinstance(outcome.cpu_milliseconds, int):
+        raise ValueError("times are whole milliseconds")
     return outcome
 
 

@@ -33,7 +33,10 @@ def row(outcome: Outcome) -> Row:
 
 
 def render(rows: Iterable[Row], *, width: int = 100, colour: bool = False) -> str:
-    """The rows as a table at most `width` wide; long evidence goes on under itself."""
+    """The rows as a table at most `width` wide; long evidence goes on under itself.
+
+    A word that is too long, such as a path, stays whole.
+    """
     cells = [(r.check, r.verdict, r.evidence, _time(r.seconds)) for r in rows]
     first, second, last = (
         max(len(line[column]) for line in [HEADINGS, *cells]) for column in (0, 1, 3)
@@ -44,7 +47,8 @@ def render(rows: Iterable[Row], *, width: int = 100, colour: bool = False) -> st
         parts = [
             piece
             for text in evidence.splitlines() or [""]
-            for piece in textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+            for piece in textwrap.wrap(text, room, break_on_hyphens=False, break_long_words=False)
+            or [""]
         ]
         painted = verdict.ljust(second)
         if colour and index:

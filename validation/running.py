@@ -85,7 +85,7 @@ def _left_out(
     if check.lane == "portable" and lane_fault:
         return lane_fault, True
     if stack and not lane_fault and not stack.details.get("versions"):
-        return "the stack could not be loaded", True
+        return "the stack check did not get as far as torch", True
     if check.lane == "portable" and request.device == "cuda" and check.name != "stack":
         return "only the GPU was asked for", False
     return "", True

@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 
 from validation.checks import Nodes, Settings, named
+from validation.children import die_with_parent
 from validation.outcome import Outcome
 
 
 def main(arguments: list[str]) -> None:
     """`arguments`: the check's name, its scratch directory, nnodes, node rank, endpoint."""
     name, scratch, count, rank, endpoint = arguments
+    die_with_parent()
     settings = Settings(Path(scratch), Nodes(int(count), int(rank), endpoint))
     outcome: Outcome = importlib.import_module(named(name).module).run(settings)
     outcome = dataclasses.replace(outcome, cpu_milliseconds=_cpu_milliseconds())

@@ -21,6 +21,7 @@ class Faults:
     corrupt: set[str] = field(default_factory=set)
     no_ranges: bool = False
     bytes_per_second: int = 0
+    retry_after: str = "0"
 
 
 @dataclass
@@ -103,7 +104,7 @@ def serve(directory: Path) -> Iterator[Served]:
             if content_range:
                 self.send_header("Content-Range", content_range)
             if status == 429:
-                self.send_header("Retry-After", "0")
+                self.send_header("Retry-After", served.faults.retry_after)
             self.end_headers()
             if self.command == "HEAD":
                 return
@@ -129,7 +130,7 @@ def serve(directory: Path) -> Iterator[Served]:
 
     with Server(("127.0.0.1", 0), Handler) as server:
         served.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield served

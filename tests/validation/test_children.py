@@ -82,9 +82,9 @@ def test_a_grandchild_that_keeps_the_output_open_does_not_hold_us_up():
 def test_stopping_a_child_early_leaves_nothing_running():
     child = Child([sys.executable, "-c", "import time; time.sleep(600)"], seconds=600)
     assert child.poll() is None
-    assert descendants(os.getpid())
+    assert descendants([os.getpid()])
     child.stop()
-    assert not [pid for pid in descendants(os.getpid()) if _alive(pid)]
+    assert not [pid for pid in descendants([os.getpid()]) if _alive(pid)]
 
 
 def test_a_result_is_read_whole(tmp_path):
@@ -106,6 +106,8 @@ def test_a_result_is_read_whole(tmp_path):
         '{"name": "resume", "verdict": "holds", "evidence": ""}',
         '{"name": "transformer", "verdict": "holds", "evidence": 3}',
         '{"name": "transformer", "verdict": "holds", "evidence": "", "digests": []}',
+        '{"name": "transformer", "verdict": "holds", "evidence": "", "digests": {"a": 1}}',
+        '{"name": "transformer", "verdict": "holds", "evidence": "", "milliseconds": "1"}',
         '{"name": "transformer", "verdict": "holds", "evidence": "", "more": 1}',
         "\x00\xff",
     ],

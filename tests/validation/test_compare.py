@@ -1,8 +1,12 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from validation import canonical, compare
 
@@ -106,3 +110,30 @@ def test_a_damaged_certificate_or_a_missing_one_cannot_be_judged(write, tmp_path
     assert "broken.json" in capsys.readouterr().err
     assert compare.main([write("a.json"), str(tmp_path / "none.json")]) == 2
     assert compare.main([write("a.json")]) == 2
+
+
+def _places(value, path=()):
+    yield path
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from _places(item, (*path, key))
+
+
+PLACES = [path for path in _places(issued()) if path]
+
+
+@settings(deadline=None)
+@given(st.sampled_from(PLACES), st.none() | st.integers() | st.text() | st.just([]) | st.just({}))
+def test_whatever_stands_in_a_certificate_there_is_a_sentence_and_no_traceback(place, other):
+    changed = json.loads(canonical.dump(issued()))
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = other
+    with tempfile.TemporaryDirectory() as directory:
+        paths = [Path(directory, name) for name in ("a.json", "b.json")]
+        for path, value in zip(paths, (issued(), changed), strict=True):
+            path.write_text(canonical.dump(value))
+        assert compare.main([str(path) for path in paths]) in (0, 1, 2)
+        assert compare.main([str(path) for path in paths[::-1]]) in (0, 1, 2)

@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from validation import loaded
 
 SITE = "/env/lib/python3.11/site-packages"
@@ -11,7 +13,7 @@ def maps(*paths):
     return "".join(f"7f00-7f01 r-xp 00000000 fe:01 12  {path}\n" for path in paths)
 
 
-def places(*paths, roots=(Path("/env"),)):
+def places(*paths, roots=(Path(SITE),)):
     return {o.name: o.place for o in loaded.libraries(maps(*paths), roots)}
 
 
@@ -56,14 +58,36 @@ def test_lines_that_are_no_libraries_and_paths_with_spaces_are_read_right():
     ]
 
 
-def test_a_link_out_of_the_environment_counts_as_inside(tmp_path):
-    real = tmp_path / "store" / "torch"
-    real.mkdir(parents=True)
-    (real / "libtorch.so").touch()
-    (tmp_path / "env").mkdir()
-    (tmp_path / "env" / "torch").symlink_to(real)
-    roots = [tmp_path / "env", (tmp_path / "env" / "torch").resolve()]
-    assert places(real / "libtorch.so", roots=roots) == {"libtorch.so": loaded.ENVIRONMENT}
+@pytest.mark.parametrize("linked", ["site-packages/torch", "site-packages/torch/libtorch.so"])
+def test_what_the_environment_links_to_counts_as_inside_and_its_neighbour_does_not(
+    tmp_path, linked
+):
+    """As in a Nix environment, which links to packages, or to their files one by one."""
+    stored = tmp_path / "store" / "site-packages" / "torch"
+    stored.mkdir(parents=True)
+    (stored / "libtorch.so").touch()
+    (tmp_path / "other" / "site-packages" / "torch").mkdir(parents=True)
+    stranger = tmp_path / "other" / "site-packages" / "torch" / "libtorch.so"
+    stranger.touch()
+    link = tmp_path / "env" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to(tmp_path / "store" / linked)
+    roots = [tmp_path / "env" / "site-packages"]
+    assert places(stored / "libtorch.so", roots=roots) == {"libtorch.so": loaded.ENVIRONMENT}
+    assert places(stranger, roots=roots) == {"libtorch.so": loaded.ELSEWHERE}
+
+
+def test_the_interpreters_own_site_packages_is_not_its_standard_library():
+    file = "/usr/lib/python3.11/site-packages/numpy/__init__.py"
+    strangers = loaded.modules({"numpy": file}, [Path(SITE), Path("/usr/lib/python3.11")])
+    assert [o.path for o in strangers] == [file]
+
+
+def test_condas_own_libraries_are_foundation_and_its_cudnn_is_a_hijack():
+    assert places("/env/lib/libstdc++.so.6.0.33", "/env/lib/libcudnn.so.9", roots=[Path(SITE)]) == {
+        "libstdc++.so.6.0.33": loaded.FOUNDATION,
+        "libcudnn.so.9": loaded.ELSEWHERE,
+    }
 
 
 def test_a_module_from_another_place_is_a_stranger_and_its_path_is_told():
@@ -73,5 +97,5 @@ def test_a_module_from_another_place_is_a_stranger_and_its_path_is_told():
         "numpy": "/home/user/.local/lib/python3.11/site-packages/numpy/__init__.py",
         "torch.ops": "_ops.py",
     }
-    strangers = loaded.modules(named, [Path("/env"), Path("/usr/lib/python3.11")])
+    strangers = loaded.modules(named, [Path(SITE), Path("/usr/lib/python3.11")])
     assert [(o.name, o.path) for o in strangers] == [("numpy", named["numpy"])]

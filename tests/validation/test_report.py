@@ -13,12 +13,12 @@ ROWS = [
 
 
 def test_the_table_is_aligned_and_long_evidence_goes_on_under_itself():
-    assert render(ROWS, width=68) == (
-        "check        verdict        evidence                            time\n"
-        "transformer  holds          16 steps each in fp32, bf16, fp16  9.7 s\n"
+    assert render(ROWS, width=69) == (
+        "check        verdict        evidence                             time\n"
+        "transformer  holds          16 steps each in fp32, bf16, fp16   9.7 s\n"
         "files        does not hold  changed: torch/lib/libtorch_cpu.so\n"
         "                            is not what the lock says\n"
-        "gpu          not judged     no device                          2.3 s\n"
+        "gpu          not judged     no device                           2.3 s\n"
     )
 
 

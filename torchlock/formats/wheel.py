@@ -12,6 +12,8 @@ import csv
 import hashlib
 import io
 import re
+import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
@@ -19,7 +21,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Literal
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -52,6 +54,20 @@ INSTALLER_METADATA = frozenset(
     }
 )
 """Files in a `.dist-info` directory that installers write: no part of a tree digest."""
+
+
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    NotImplementedError,  # a compression or version that zipfile does not know
+    EOFError,
+    OSError,
+    ValueError,  # names that are not the UTF-8 they claim to be, impossible offsets
+    RuntimeError,
+    struct.error,
+    OverflowError,
+)
+"""What the standard library raises for archives that are damaged or made to deceive."""
 
 
 class WheelError(TorchlockError):
@@ -127,14 +143,16 @@ def read_wheel(path: Path) -> Wheel:
         dist_info = _dist_info(path, members, str(filename_name), str(filename_version))
         record = _record(path, archive, dist_info)
         data_dir = dist_info.removesuffix(".dist-info") + ".data"
+        files = tuple(
+            _wheel_file(path, archive, info, record, data_dir) for info in members.values()
+        )
+        _check_targets(path, files)
         return Wheel(
             path=path,
             name=str(filename_name),
             version=str(filename_version),
             dist_info=dist_info,
-            files=tuple(
-                _wheel_file(path, archive, info, record, data_dir) for info in members.values()
-            ),
+            files=files,
             entry_points=_entry_points(path, archive, dist_info, members),
             archive=archive,
         )
@@ -146,7 +164,7 @@ def read_wheel(path: Path) -> Wheel:
 def _open_archive(path: Path) -> zipfile.ZipFile:
     try:
         return zipfile.ZipFile(path)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, OSError) as error:
+    except _DAMAGE as error:
         raise WheelError(f"{path.name}: damaged archive ({error})") from None
 
 
@@ -154,19 +172,23 @@ def _checked_members(path: Path, archive: zipfile.ZipFile) -> dict[str, zipfile.
     members: dict[str, zipfile.ZipInfo] = {}
     for info in archive.infolist():
         name = info.filename
-        if info.is_dir():
-            safe_relative_path(name.rstrip("/"))
-            continue
-        try:
-            safe_relative_path(name)
+        try:  # the name as it is stored: the standard library cuts it at a NUL
+            safe_relative_path(info.orig_filename.removesuffix("/"))
         except TorchlockError as error:
             raise WheelError(f"{path.name}: {error.message}") from None
+        if info.is_dir():
+            continue
         if name in members:
             raise WheelError(f"{path.name}: {name} occurs twice in the archive")
         if info.flag_bits & 0x1:
             raise WheelError(f"{path.name}: {name} is encrypted")
-        if (info.external_attr >> 16) & 0o170000 == 0o120000:
+        if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise WheelError(f"{path.name}: {name} is compressed in a way wheels cannot be")
+        kind = stat.S_IFMT(info.external_attr >> 16)
+        if kind == stat.S_IFLNK:
             raise WheelError(f"{path.name}: {name} is a symbolic link, which wheels cannot have")
+        if kind not in (0, stat.S_IFREG):
+            raise WheelError(f"{path.name}: {name} is not a regular file")
         members[name] = info
     return members
 
@@ -194,7 +216,11 @@ def _record(path: Path, archive: zipfile.ZipFile, dist_info: str) -> dict[str, s
     """Return member name -> sha256 hex for what RECORD gives a sha256."""
     claims: dict[str, str] = {}
     text = _read(path, archive, f"{dist_info}/RECORD").decode("utf-8", "replace")
-    for row in csv.reader(io.StringIO(text)):
+    try:
+        rows = list(csv.reader(io.StringIO(text)))
+    except csv.Error as error:
+        raise WheelError(f"{path.name}: unreadable RECORD ({error})") from None
+    for row in rows:
         if len(row) >= 2 and row[1].startswith("sha256="):
             claims[row[0]] = _record_hash(path, row[1].removeprefix("sha256="))
     return claims
@@ -221,7 +247,7 @@ def _entry_points(
     parser.optionxform = str  # type: ignore[method-assign,assignment]
     try:
         parser.read_string(_read(path, archive, member).decode())
-    except (ConfigError, UnicodeDecodeError) as error:
+    except (ConfigError, ValueError, AttributeError) as error:  # the last for odd continuations
         raise WheelError(f"{path.name}: unreadable entry_points.txt ({error})") from None
     scripts = {
         name: target.split("[")[0].strip()
@@ -229,6 +255,10 @@ def _entry_points(
         if parser.has_section(section)
         for name, target in parser.items(section)
     }
+    for name, target in scripts.items():
+        # Installers make a file of the name and Python code of the target.
+        if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+(:[\w.]+)?", target):
+            raise WheelError(f"{path.name}: {name!r} = {target!r} is no entry point for a script")
     return tuple(sorted(scripts.items()))
 
 
@@ -258,14 +288,32 @@ def _wheel_file(
     return WheelFile(scheme, entry, member)
 
 
+def _check_targets(path: Path, files: Iterable[WheelFile]) -> None:
+    """Raise `WheelError` when two members would be installed to one place, or one below another."""
+    targets = {(f.scheme, f.entry.path): f.member for f in files}
+    for file in files:
+        other = targets[file.scheme, file.entry.path]
+        if other != file.member:
+            raise WheelError(f"{path.name}: {file.member} and {other} go to the same place")
+        for parent in PurePosixPath(file.entry.path).parents:
+            if (file.scheme, str(parent)) in targets:
+                raise WheelError(
+                    f"{path.name}: {targets[file.scheme, str(parent)]} is a file and a directory"
+                )
+
+
 @contextmanager
 def _open_member(path: Path, archive: zipfile.ZipFile, member: str) -> Iterator[IO[bytes]]:
     """Open a stream over one member; the standard library checks its CRC-32 at the end."""
     try:
-        with archive.open(member) as stream:
-            yield stream
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError) as error:
+        stream = archive.open(member)
+    except _DAMAGE as error:
         raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
+    with stream:
+        try:
+            yield stream
+        except (zipfile.BadZipFile, zlib.error, EOFError) as error:
+            raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
 
 
 def _read(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
@@ -284,14 +332,20 @@ def metadata_member(names: Iterable[str]) -> str:
 def hashed_files(wheel: Wheel) -> list[WheelFile]:
     """Return the wheel's files with `sha256` computed from the contents.
 
-    Raises `WheelError` when the contents differ from what RECORD claims.
+    Raises `WheelError` when the contents differ from what the archive or RECORD claims.
     """
     hashed = []
     for file in wheel.files:
-        digest = hashlib.sha256()
+        digest, size = hashlib.sha256(), 0
         with _open_member(wheel.path, wheel.archive, file.member) as stream:
             while chunk := stream.read(CHUNK):
                 digest.update(chunk)
+                size += len(chunk)
+        if size != file.entry.size:
+            raise WheelError(
+                f"{wheel.path.name}: {file.member} has {size} bytes, "
+                f"the archive announces {file.entry.size}"
+            )
         actual = digest.hexdigest()
         if file.entry.sha256 not in (None, actual):
             raise WheelError(

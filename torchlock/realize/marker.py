@@ -50,7 +50,7 @@ def read_marker(prefix: Path) -> Marker | None:
         raise TorchlockError(
             f"{prefix} is not a directory", hint="choose another place: invoke env --prefix DIR"
         ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise TorchlockError(
             f"{path} is damaged ({error})",
             hint=f"if nothing else in {prefix} is yours, remove it and run the command again",

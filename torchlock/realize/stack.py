@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
@@ -38,16 +41,35 @@ def install_stack(
     with _wheelhouse(store, wheels) as (wheelhouse, cache):
         if again:  # a changed file may be linked into uv's cache: forget what was unpacked
             _uv(["cache", "clean", "--cache-dir", str(cache), *again])
-        requirements = wheelhouse / "requirements.txt"
-        requirements.write_text(
-            "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
-        )
+        requirements = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
         _uv(
-            ["pip", "install", "--python", str(python), "--requirements", str(requirements),
+            ["pip", "install", "--python", str(python), "--requirements", "-",
              "--require-hashes", "--no-deps", "--no-index", "--find-links", str(wheelhouse),
              "--only-binary", ":all:", "--cache-dir", str(cache),
              *(f"--reinstall-package={name}" for name in again)],
+            requirements,
         )  # fmt: skip
+
+
+def unfinished(site_packages: Path, wheels: Sequence[Package]) -> list[str]:
+    """Return the names of wheels whose installation was broken off, as far as that shows here.
+
+    uv takes a wheel for installed once its `.dist-info` is there, but unpacks files, scripts and
+    `.data` in turn and writes itself into RECORD last.
+    """
+    found = []
+    names = {w.name for w in wheels}
+    for directory in site_packages.glob("*.dist-info"):
+        name = canonicalize_name(directory.name.partition("-")[0])
+        if name not in names:
+            continue
+        try:
+            record = (directory / "RECORD").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            record = ""
+        if f"{directory.name}/INSTALLER," not in record:
+            found.append(str(name))
+    return sorted(found)
 
 
 def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
@@ -57,13 +79,25 @@ def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
             _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])
 
 
-def _uv(arguments: list[str]) -> None:
+def remove_leftovers(site_packages: Path) -> None:
+    """Remove the temporary files and directories of an installation that was broken off."""
+    for path in list(site_packages.rglob(".tmp*")):
+        if re.fullmatch(r"\.tmp[A-Za-z0-9]{6}", path.name):  # as uv names them
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+def _uv(arguments: list[str], given: str = "") -> None:
     command = [
         *uv_command(), *arguments, "--no-config", "--no-progress",
         "--color", "never", "--no-python-downloads",
     ]  # fmt: skip
     environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, env=environment, input=given, capture_output=True, text=True, check=False
+    )
     if done.returncode == 0:
         return
     said = done.stderr.strip()
@@ -91,13 +125,17 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
     try:
         directory.mkdir(parents=True, exist_ok=True)
         cache.mkdir(exist_ok=True)
-        (directory / "requirements.txt").touch()
+        (directory / ".writable").touch()
     except OSError:
         scratch = Path(tempfile.mkdtemp(prefix="torchlock-"))
         directory, cache = scratch / "wheelhouse", scratch / "uv"
         directory.mkdir()
     try:
         for wheel in wheels:
+            # Of two wheels of one version uv would take the one it prefers, not the locked one.
+            for other in directory.glob("-".join([*wheel.filename.split("-")[:2], "*.whl"])):
+                if other.name != wheel.filename:
+                    other.unlink(missing_ok=True)
             _link(directory / wheel.filename, store.path(wheel))
         yield directory, cache
     finally:

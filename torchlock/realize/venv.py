@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import shutil
 import subprocess
 import tempfile
@@ -15,11 +16,16 @@ from filelock import FileLock, Timeout
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.lock import Lock, Package
+from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack
+from torchlock.realize.stack import (
+    install_stack,
+    remove_from_stack,
+    remove_leftovers,
+    unfinished,
+)
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.verify import Finding, Verdict, find_site, verify
@@ -57,7 +63,7 @@ def make_venv(
     An interrupted call is completed by the next.
     """
     wheels = lock.wheels(host_platform())
-    with _alone(prefix, store):
+    with alone(prefix, store):
         marker = read_marker(prefix)
         goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
         if marker and marker.foundation != "venv":
@@ -69,10 +75,12 @@ def make_venv(
         damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
-            verdict = verify(find_site(prefix), records)
+            verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
             if verdict.holds:
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
+            if not damaged:  # nothing that installing could put right
+                raise _does_not_hold(prefix, verdict)
         _build(
             goal=goal,
             marker=marker,
@@ -84,6 +92,10 @@ def make_venv(
             progress=progress,
             say=say,
         )
+        if marker and not marker.complete:
+            remove_leftovers(find_site(prefix).site_packages)
+        if not damaged:
+            damaged = unfinished(find_site(prefix).site_packages, wheels)
         verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
         write_marker(prefix, goal)
         return Made(prefix, installed=True, verdict=verdict)
@@ -104,7 +116,7 @@ def _build(
     """Bring the wheels into the store and a working interpreter into the prefix."""
     interpreter = None if marker and _works(prefix) else find_interpreter()
     if marker is None:
-        _check_space(prefix, store, wheels, records)
+        check_space(prefix, store, wheels, records)
     fetch(wheels, store, mirrors=mirrors, progress=progress)
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
@@ -122,23 +134,42 @@ def _install_until_it_holds(
     damaged: Sequence[str],
     say: Callable[[str], None],
 ) -> Verdict:
-    """Install what is missing and, afresh, what is `damaged`; repair once what still differs."""
-    for attempt in range(2):
+    """Install what is missing and, afresh, what is `damaged`; repair what still differs.
+
+    Two repairs: the first may take away a file that the replaced wheel shared with another.
+    """
+    for _ in range(3):
         if damaged:
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        verdict = verify(find_site(prefix), records)
+        verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
         damaged = _damaged(verdict)
-        if not damaged or attempt:
+        if not _removed_bytecode(prefix, verdict) and not damaged:
             break
     if not verdict.holds:
-        raise DoesNotHold(
-            f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
-            hint=_what_to_do(prefix, verdict.findings),
-        )
+        raise _does_not_hold(prefix, verdict)
     return verdict
+
+
+def _removed_bytecode(prefix: Path, verdict: Verdict) -> bool:
+    """Remove the byte code of what has just been replaced or removed; Python makes it again."""
+    stale = [
+        prefix / f.path
+        for f in verdict.findings
+        if f.kind == "byte code" and Path(f.path).parent.name == "__pycache__"
+    ]
+    for path in stale:
+        path.unlink(missing_ok=True)
+    return bool(stale)
+
+
+def _does_not_hold(prefix: Path, verdict: Verdict) -> DoesNotHold:
+    return DoesNotHold(
+        f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
+        hint=_what_to_do(prefix, verdict.findings),
+    )
 
 
 def _damaged(verdict: Verdict) -> list[str]:
@@ -146,7 +177,7 @@ def _damaged(verdict: Verdict) -> list[str]:
 
 
 def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
-    if all(f.kind in REPAIRABLE for f in findings):
+    if all(f.kind in REPAIRABLE - {"version"} for f in findings):
         return "something changes the files while they are installed; look for what does"
     return (
         "torchlock removes nothing that it did not install; if these files are not yours, "
@@ -154,7 +185,7 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
     )
 
 
-def _check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
+def check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
     """Raise before anything is written when the disks cannot hold what is to come."""
     sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
     download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
@@ -183,6 +214,9 @@ def _existing(path: Path) -> Path:
 
 
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
+    for name in ("python", "python3", f"python{PYTHON_VERSION}"):
+        # venv keeps what is there, wherever it leads.
+        (prefix / "bin" / name).unlink(missing_ok=True)
     command = [str(interpreter.program), "-I", "-m", "venv", "--without-pip", str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not _works(prefix):
@@ -193,22 +227,29 @@ def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
 
 
 def _works(prefix: Path) -> bool:
+    """Say whether the prefix's python is a 3.11 that lives in the prefix.
+
+    Without its pyvenv.cfg it would be the host's own, and uv would install there.
+    """
+    code = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix, sep='\\n')"
     try:
         done = subprocess.run(
-            [prefix / "bin" / "python", "-I", "-c", "import encodings"],
+            [prefix / "bin" / "python", "-I", "-c", code],
             capture_output=True,
+            text=True,
             check=False,
             timeout=60,
         )
-    except (OSError, subprocess.TimeoutExpired):
+        version, _, home = done.stdout.strip().partition("\n")
+        return version == PYTHON_VERSION and Path(home).samefile(prefix)
+    except (OSError, ValueError, subprocess.TimeoutExpired):
         return False
-    return done.returncode == 0
 
 
 @contextmanager
-def _alone(prefix: Path, store: Store) -> Iterator[None]:
+def alone(prefix: Path, store: Store) -> Iterator[None]:
     """Keep two runs from writing one prefix at the same time."""
-    name = f"prefix-{hashlib.sha256(str(prefix.absolute()).encode()).hexdigest()}.lock"
+    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
     directory = store.root / "locks"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -10,12 +10,15 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import distributed
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parallel import DistributedDataParallel
 
 from validation import training
+from validation.children import die_with_parent
 from validation.model import FULL, SMALL, Size
 
 MODEL = dataclasses.replace(SMALL, steps=8)
@@ -28,8 +31,7 @@ MODES = {
     "fp32 no_sync": ("fp32", 2),
 }
 SURVIVED = ".survived"
-TIMEOUT = datetime.timedelta(seconds=60)
-_PR_SET_PDEATHSIG = 1
+TIMEOUT = datetime.timedelta(seconds=120)
 
 
 def train(size: Size, precision: str, count: int, device: str) -> tuple[str, bool]:
@@ -47,28 +49,36 @@ def train(size: Size, precision: str, count: int, device: str) -> tuple[str, boo
     return training.weights_digest(run), agreed
 
 
+def _play(size: Size, precision: str, count: int, device: str, *, times: int) -> dict[str, Any]:
+    """The digest of each of `times` runs, and whether ranks agreed throughout all of them."""
+    runs = [train(size, precision, count, device) for _ in range(times)]
+    return {
+        "digests": [digest for digest, _ in runs],
+        "agreed": all(agreed for _, agreed in runs),
+    }
+
+
 def main(scene: str, scratch: Path) -> None:
     """Plays one scene and writes rank-N.json.
 
     "pair": every mode once. "many": every mode twice. "four": fp32 twice, then the last rank
     dies. "gpu": every mode twice over NCCL at the size users train, one GPU a rank.
     """
-    # A rank must not outlive its launcher, whatever ended that one.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    die_with_parent()
     size, device = MODEL, "cpu"
+    attention: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
     if scene == "gpu":
         size, device = FULL, f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
+        # The mathematical form of attention is deterministic on every GPU.
+        attention = sdpa_kernel(SDPBackend.MATH)
     distributed.init_process_group("nccl" if scene == "gpu" else "gloo", timeout=TIMEOUT)
     modes = {"fp32": MODES["fp32"]} if scene == "four" else MODES
-    result = {}
-    for mode, (precision, count) in modes.items():
-        # Two ranks are compared with one process, which is a repetition already.
-        times = 1 if scene == "pair" else 2
-        runs = [train(size, precision, count, device) for _ in range(times)]
-        result[mode] = {
-            "digests": [digest for digest, _ in runs],
-            "agreed": all(agreed for _, agreed in runs),
+    with attention:
+        result = {
+            # Two ranks are compared with one process, which is a repetition already.
+            mode: _play(size, precision, count, device, times=1 if scene == "pair" else 2)
+            for mode, (precision, count) in modes.items()
         }
     rank = distributed.get_rank()
     (scratch / f"rank-{rank}.json").write_text(json.dumps(result))

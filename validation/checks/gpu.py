@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from validation import nvml, training
-from validation.checks import Nodes, Settings
+from validation.checks import Settings
 from validation.checks.ddp import disagreements, launch
 from validation.model import FULL, Size
 from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome
@@ -40,7 +40,10 @@ def run(settings: Settings) -> Outcome:
                 f"/dev/{nodes[0]} exists, but torch cannot use it (invoke doctor says why)",
             )
         return Outcome("gpu", NOT_JUDGED, "no device", needed=False)
-    return judge("cuda", FULL, settings)
+    try:
+        return judge("cuda", FULL, settings)
+    except torch.OutOfMemoryError as error:
+        return Outcome("gpu", NOT_JUDGED, f"the model does not fit: {str(error).splitlines()[0]}")
 
 
 def judge(device: str, size: Size, settings: Settings) -> Outcome:
@@ -50,19 +53,19 @@ def judge(device: str, size: Size, settings: Settings) -> Outcome:
     for precision in training.PRECISIONS:
         digests[precision] = _repeat(size, precision, device, faults)
     count = torch.cuda.device_count() if device == "cuda" else 1
+    world = count * settings.nodes.count
     if count >= 2:
         digests["DataParallel"] = _repeat(size, "fp32", device, faults, several=True)
-        results = launch(settings.scratch / "gpu", Nodes(), count, "gpu", faults)
+    if device == "cuda" and world >= 2:
+        results = launch(settings.scratch / "gpu", settings.nodes, count, "gpu", faults)
         if results:
             faults += disagreements(results)
             digests.update(
-                {f"{count} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
+                {f"{world} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
             )
     table = {name: measure(size, name, device) for name in TABLE}
     best = max(table, key=lambda name: int(table[name]["tokens per second"]))
-    several = (
-        f"NCCL DDP and DataParallel over {count}" if count >= 2 else "one GPU, NCCL not judged"
-    )
+    several = f"NCCL DDP over {world} GPUs" if world >= 2 else "one GPU, NCCL not judged"
     evidence = "; ".join(faults) or (
         f"bits repeat in {', '.join(training.PRECISIONS)}; {several}; fastest {best},"
         f" {table[best]['tokens per second']} tokens/s"

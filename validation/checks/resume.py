@@ -12,7 +12,7 @@ from validation.model import SMALL
 from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
 
 STOP = SMALL.steps // 2 - 1
-SECONDS = 120
+SECONDS = 400
 
 
 def run(settings: Settings) -> Outcome:

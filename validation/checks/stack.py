@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import importlib
+import importlib.util
 import os
 import platform
 import sys
@@ -24,6 +25,11 @@ _CBWR_BRANCHES = {1: "off", 2: "auto", 3: "COMPATIBLE"}
 
 def run(settings: Settings) -> Outcome:
     """Imports the stack and reports what that loaded; never looks at what should be there."""
+    sites = loaded.site_packages()
+    # Looked for before they are imported: a stranger's numpy can crash torch.
+    shadows = loaded.modules(_found(), sites)
+    if shadows:
+        return Outcome("stack", DOES_NOT_HOLD, "; ".join(_told(shadows)))
     faults: list[str] = []
     imported: dict[str, Any] = {}
     for name in MODULES:
@@ -36,19 +42,16 @@ def run(settings: Settings) -> Outcome:
     torch = imported["torch"]
     # torch itself writes this module at run time, where TMPDIR says.
     made = str(settings.scratch)
-    roots = loaded.environment_roots()
     own = Path(__file__).resolve().parents[2]
     origins = {
         name: str(module.__file__)
         for name, module in list(sys.modules.items())
         if getattr(module, "__file__", None) and not str(module.__file__).startswith(made)
     }
-    strangers = loaded.modules(
-        origins, [*roots, *loaded.standard_library_roots(), own / "validation"]
-    )
+    strangers = loaded.modules(origins, [*sites, *loaded.standard_library(), own / "validation"])
     versions = _versions(imported)
-    libraries = loaded.libraries(Path("/proc/self/maps").read_text(), roots)
-    faults += [f"module {o.name} comes from {o.path}" for o in _top(strangers)]
+    libraries = loaded.libraries(Path("/proc/self/maps").read_text(), sites)
+    faults += _told(strangers)
     faults += [
         f"library {o.name} comes from {o.path}" for o in libraries if o.place == loaded.ELSEWHERE
     ]
@@ -72,12 +75,18 @@ def run(settings: Settings) -> Outcome:
     )
 
 
-def _top(strangers: list[loaded.Origin]) -> list[loaded.Origin]:
-    """One entry for each top-level package, and a few of them only."""
+def _found() -> dict[str, str]:
+    """Which file each module of the stack would be imported from."""
+    specs = {name: importlib.util.find_spec(name) for name in MODULES}
+    return {name: str(spec.origin) for name, spec in specs.items() if spec and spec.origin}
+
+
+def _told(strangers: list[loaded.Origin]) -> list[str]:
+    """A sentence for each top-level package, for a few of them only."""
     first: dict[str, loaded.Origin] = {}
     for origin in strangers:
         first.setdefault(origin.name.partition(".")[0], origin)
-    return list(first.values())[:5]
+    return [f"module {o.name} comes from {o.path}" for o in list(first.values())[:5]]
 
 
 def _versions(imported: dict[str, Any]) -> dict[str, str]:

@@ -1,0 +1,128 @@
+"""Channels as the user's `.condarc` has them, and which foundation can be had."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchlock.artifacts import Store
+from torchlock.channels import package_mirrors
+from torchlock.errors import TorchlockError
+from torchlock.lock import Package
+from torchlock.realize.foundation import choose_foundation, fetch_foundation, why_no_conda
+from torchlock.userconfig import named_prefix
+
+
+@pytest.fixture(autouse=True)
+def no_settings(monkeypatch, tmp_path):
+    for variable in ("CONDA_CHANNEL_ALIAS", "CONDA_PREFIX", "CONDA_ENVS_PATH", "CONDA_ENVS_DIRS",
+                     "CONDA_EXE", "MAMBA_ROOT_PREFIX", "CONDARC", "XDG_CONFIG_HOME"):  # fmt: skip
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def condarc(monkeypatch, tmp_path):
+    def write(text: str) -> None:
+        path = tmp_path / "condarc"
+        path.write_text(text)
+        monkeypatch.setenv("CONDARC", str(path))
+
+    return write
+
+
+@pytest.fixture
+def named(world):
+    """The lock as it would be with the channel given by name, at a host that is not there."""
+    canonical = "https://conda.anaconda.org/channel"
+    packages = [
+        replace(p, url=p.url.replace(f"{world.server.url}/channel", canonical))
+        for p in world.lock.packages
+    ]
+    return replace(world.lock, channels=("channel",), packages=tuple(packages))
+
+
+def first(lock) -> Package:
+    return lock.conda_packages("linux-64")[0]
+
+
+def mirrors(lock) -> list[str]:
+    return package_mirrors(lock, [first(lock)]).get(first(lock).sha256, [])
+
+
+def test_an_alias_a_custom_channel_and_mirrors(named, condarc):
+    rest = "noarch/greet-1.0-pyhd8ed1ab_0.conda"
+    assert mirrors(named) == []
+    condarc("channel_alias: http://mirror.example/conda/\n")
+    assert mirrors(named) == [f"http://mirror.example/conda/channel/{rest}"]
+    condarc("custom_channels:\n  channel: file:///srv\n")
+    assert mirrors(named) == [f"file:///srv/channel/{rest}"]
+    condarc("mirrored_channels:\n  channel: [http://a.example/x, http://b.example/y/]\n")
+    assert mirrors(named) == [f"http://a.example/x/{rest}", f"http://b.example/y/{rest}"]
+
+
+def test_a_channel_given_as_a_url_is_meant_literally(world, condarc):
+    condarc("channel_alias: http://mirror.example\n")
+    assert mirrors(world.lock) == []
+
+
+def test_packages_come_from_the_mirror_and_are_the_locked_ones(world, named, condarc, tmp_path):
+    condarc(f"channel_alias: {world.server.url}\n")
+    found = fetch_foundation(named, "linux-64", Store(tmp_path / "store"))
+    assert [p.package.name for p in found] == [
+        "greet", "pip", "python", "setuptools", "where", "whereami",
+    ]  # fmt: skip
+
+
+def test_conda_where_the_store_or_the_channel_has_it(world, named, condarc, tmp_path):
+    empty = Store(tmp_path / "empty")
+    assert why_no_conda(world.lock, "linux-64", world.store) == ""
+    assert why_no_conda(world.lock, "linux-64", empty) == ""
+    condarc(f"channel_alias: {world.server.url}\n")
+    assert why_no_conda(named, "linux-64", empty) == ""
+
+
+def test_why_there_is_no_conda(world, faults, tmp_path):
+    empty = Store(tmp_path / "empty")
+    faults.statuses["channel/noarch/greet-1.0-pyhd8ed1ab_0.conda"] = [404]
+    assert why_no_conda(world.lock, "linux-64", empty) == "127.0.0.1 answers HTTP 404"
+    nowhere = [replace(p, url=f"http://127.0.0.1:9/c/{p.filename}") for p in world.lock.packages]
+    lock = replace(world.lock, packages=tuple(nowhere))
+    assert why_no_conda(lock, "linux-64", empty) == "127.0.0.1 does not (ConnectionError)"
+
+
+def test_where_conda_keeps_a_named_environment(condarc, monkeypatch, tmp_path):
+    assert named_prefix("pt27") == tmp_path / "home/.conda/envs/pt27"
+    root = tmp_path / "miniforge"
+    root.mkdir()
+    monkeypatch.setenv("CONDA_EXE", str(root / "bin/conda"))
+    assert named_prefix("pt27") == root / "envs/pt27"
+    condarc("envs_dirs: [~/envs, /other]\n")
+    assert named_prefix("pt27") == Path.home() / "envs/pt27"
+    monkeypatch.setenv("CONDA_ENVS_PATH", "/first:/second")
+    assert named_prefix("pt27") == Path("/first/pt27")
+
+
+@pytest.mark.parametrize("name", ["", "base", "..", "a/b", "a b", "a:b", "#x"])
+def test_what_is_no_name(name):
+    with pytest.raises(TorchlockError, match="no name"):
+        named_prefix(name)
+
+
+def test_the_foundation_is_chosen_and_the_reason_said(world, faults, made, tmp_path):
+    def choose(asked: str, prefix: Path = tmp_path / "new", store: Store = world.store):
+        return choose_foundation(asked, prefix, world.lock, "linux-64", store)
+
+    assert choose("conda") == ("conda", "as asked for")
+    assert choose("venv") == ("venv", "as asked for")
+    assert choose("auto") == ("conda", "the conda packages can be had")
+    assert choose("auto", made.prefix) == ("conda", "as it was made")
+    faults.statuses["channel/noarch/greet-1.0-pyhd8ed1ab_0.conda"] = [503]
+    assert choose("auto", store=Store(tmp_path / "empty")) == (
+        "venv",
+        "the conda channel cannot be used: 127.0.0.1 answers HTTP 503",
+    )
+    with pytest.raises(TorchlockError, match="no foundation 'nix'"):
+        choose("nix")

@@ -1,0 +1,124 @@
+"""`conda-lock install` on our lock, with a genuine conda; and what conda makes of our prefixes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.conda.conda_client import client_environment, write_client
+from torchlock.artifacts import ArtifactError, Store
+from torchlock.lock import read_lock
+from torchlock.realize.foundation import fetch_foundation
+from torchlock.verify import find_site, verify
+from torchlock.verify_conda import verify_conda
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Client:
+    conda: Path
+    environment: dict[str, str]
+
+    def run(self, *arguments: object) -> str:
+        return subprocess.run(
+            [self.conda, *map(str, arguments)],
+            env=self.environment, capture_output=True, text=True, check=True,
+        ).stdout  # fmt: skip
+
+    def install(self, lock: Path, prefix: Path) -> subprocess.CompletedProcess[str]:
+        conda_lock = Path(sys.executable).with_name("conda-lock")
+        command = [conda_lock, "install", "--conda", self.conda, "--prefix", prefix, lock]
+        return subprocess.run(
+            list(map(str, command)), env=self.environment, capture_output=True, text=True
+        )
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
+    home = tmp_path_factory.mktemp("home")
+    return Client(write_client(home), client_environment(home))
+
+
+def judge(world, prefix: Path):
+    archives = [
+        (p.package, p.archive) for p in fetch_foundation(world.lock, "linux-64", world.store)
+    ]
+    conda = verify_conda(prefix, archives, world.records)
+    return conda, verify(find_site(prefix), world.records, explained=conda.explains)
+
+
+def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, tmp_path):
+    prefix = tmp_path / "by-conda-lock"
+    done = client.install(world.repository.lock, prefix)
+    assert done.returncode == 0, done.stderr
+    conda, stack = judge(world, prefix)
+    assert conda.findings == ()
+    assert stack.findings == ()
+    assert conda.superseded == ("greet",)
+    assert conda.bytecode + stack.bytecode > 100  # conda compiles what it links
+    assert stack.tree == world.records.tree
+    (prefix / "bin" / "where").write_text("#!/bin/sh\n")
+    conda, _ = judge(world, prefix)
+    assert [(f.kind, f.package, f.path) for f in conda.findings] == [
+        ("changed", "where", "bin/where")
+    ]
+
+
+def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, made):
+    rows = json.loads(client.run("list", "--json", "--prefix", made.prefix))
+    channel = f"{world.server.url}/channel"
+    assert {(r["name"], r["version"], r["base_url"] == channel) for r in rows} == {
+        ("greet", "2.0", False),
+        ("pip", "23.2.1", True),
+        ("python", sys.version.split()[0], True),
+        ("setuptools", "65.5.0", True),
+        ("tinystack", "1.5", False),
+        ("where", "1.0", True),
+        ("whereami", "2.1", True),
+    }
+    assert {r["name"] for r in rows if r["channel"] == "pypi"} == {"greet", "tinystack"}
+    activation = client.run("shell.posix", "activate", made.prefix)
+    script = f'{activation}\necho "$CONDA_PREFIX"; command -v python'
+    out = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.split() == [str(made.prefix), f"{made.prefix}/bin/python"]
+    explicit = client.run("list", "--explicit", "--md5", "--prefix", made.prefix)
+    # conda leaves greet out of this list: it sees that the wheel took its place
+    assert {
+        f"{p.url}#{p.md5}" for p in world.lock.conda_packages("linux-64") if p.name != "greet"
+    } <= set(explicit.split())
+
+
+def test_conda_lock_ignores_a_wrong_conda_sha256_and_we_do_not(world, client, tmp_path):
+    text = world.repository.lock.read_text()
+    locked = next(p for p in world.lock.packages if p.name == "whereami")
+    lock = tmp_path / "conda-lock.yml"
+    lock.write_text(text.replace(locked.sha256, "ab" * 32))
+    assert client.install(lock, tmp_path / "by-conda-lock").returncode == 0
+    wrong = read_lock(lock)
+    with pytest.raises(ArtifactError, match=f"whereami 2.1 cannot be fetched.*{locked.sha256}"):
+        world.make(tmp_path / "by-us", wrong, store=Store(tmp_path / "store"))
+    assert not (tmp_path / "by-us").exists()
+
+
+def test_conda_lock_refuses_a_wrong_md5(world, client, tmp_path):
+    locked = next(p for p in world.lock.packages if p.name == "whereami")
+    lock = tmp_path / "conda-lock.yml"
+    lock.write_text(world.repository.lock.read_text().replace(locked.md5, "0" * 31 + "f"))
+    assert client.install(lock, tmp_path / "by-conda-lock").returncode != 0
+
+
+def test_conda_lock_deletes_what_was_in_the_prefix_and_we_do_not(world, client, tmp_path):
+    prefix = tmp_path / "precious"
+    world.make(prefix)
+    thesis = prefix / "thesis.tex"
+    thesis.write_text("years of work")
+    assert client.install(world.repository.lock, prefix).returncode == 0
+    assert not thesis.exists()
+    shutil.rmtree(prefix)

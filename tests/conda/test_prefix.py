@@ -1,0 +1,326 @@
+"""`invoke env --foundation conda`: a conda prefix from the lock, without conda."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.conda.conftest import make_repository
+from torchlock import artifacts
+from torchlock.artifacts import ArtifactError, Store
+from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.formats.conda import CondaError
+from torchlock.lock import read_lock
+from torchlock.realize.marker import Marker, read_marker, write_marker
+
+
+def run(prefix: Path, *command: str) -> str:
+    done = subprocess.run(
+        [prefix / "bin" / command[0], *command[1:]],
+        capture_output=True, text=True, check=True,
+        env={"PATH": f"{prefix}/bin:/usr/bin:/bin"},
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def check_it_works(prefix: Path) -> None:
+    assert run(prefix, "python", "-c", "import sys; print(sys.prefix)") == str(prefix)
+    assert run(prefix, "where") == f"{prefix}/share/where"
+    assert run(prefix, "whereami") == f"{prefix}\n{prefix}/a:{prefix}/b"
+    assert run(prefix, "pip", "--version").startswith("pip 23.2.1")
+    assert run(prefix, "greet") == "hello from the wheel"
+
+
+def with_package(lock, name: str, **changes: str):
+    """Return a lock in which one package's fields differ."""
+    return replace(
+        lock,
+        packages=tuple(replace(p, **changes) if p.name == name else p for p in lock.packages),
+    )
+
+
+def test_a_prefix_works_and_is_what_the_lock_says(made, world):
+    assert made.installed
+    assert made.conda.holds
+    assert made.conda.packages == 6
+    assert made.conda.superseded == ("greet",)
+    assert made.verdict.holds
+    assert made.verdict.tree == world.records.tree
+    check_it_works(made.prefix)
+    code = "import ssl, sqlite3, ctypes, sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
+    assert run(made.prefix, "python", "-c", code) == f"{made.prefix}/lib"
+    assert run(made.prefix, "tiny") == "tiny"
+    assert not (made.prefix / "bin" / "greet-old").exists()
+    assert (made.prefix / "share/where/current").readlink() == Path("data.txt")
+
+
+def test_records_name_the_channel_not_the_store(made, world):
+    for package in world.lock.conda_packages("linux-64"):
+        (record,) = (made.prefix / "conda-meta").glob(f"{package.name}-{package.version}-*.json")
+        text = record.read_text()
+        assert f'"url": "{package.url}"' in text
+        assert f'"sha256": "{package.sha256}"' in text
+    assert (made.prefix / "conda-meta" / "history").is_file()
+
+
+def test_a_full_store_needs_no_network(world, made, tmp_path):
+    before = len(world.server.requests)
+    assert world.make(tmp_path / "offline").installed
+    assert len(world.server.requests) == before
+
+
+def test_nothing_is_done_twice(world, prefix):
+    assert not world.make(prefix).installed
+
+
+def test_a_package_that_is_not_the_locked_one_is_refused(world, faults, tmp_path):
+    faults.corrupt.add("channel/linux-64/whereami-2.1-0.conda")
+    with pytest.raises(ArtifactError, match=r"whereami 2\.1 cannot be fetched.*the lock says"):
+        world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_truncated_package_is_refused(world, tmp_path):
+    package = world.root / "channel/linux-64/whereami-2.1-0.conda"
+    whole = package.read_bytes()
+    package.write_bytes(whole[:1000])
+    try:
+        with pytest.raises(ArtifactError, match=r"whereami 2\.1 cannot be fetched.*the lock says"):
+            world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
+    finally:
+        package.write_bytes(whole)
+    assert not (tmp_path / "demo").exists()
+
+
+def test_a_wrong_md5_is_refused_although_the_sha256_is_right(world, tmp_path):
+    lock = with_package(world.lock, "where", md5="0" * 32)
+    with pytest.raises(DoesNotHold, match=r"where 1\.0 has the locked sha256, but md5"):
+        world.make(tmp_path / "demo", lock)
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("name", ["where", "whereami"])
+def test_a_package_that_was_locked_damaged_is_refused(world, tmp_path, name):
+    package = next(p for p in world.lock.packages if p.name == name)
+    half = (world.root / "channel/linux-64" / package.filename).read_bytes()[:-300]
+    sha256, md5 = hashlib.sha256(half).hexdigest(), hashlib.md5(half).hexdigest()
+    damaged = tmp_path / "served" / package.filename
+    damaged.parent.mkdir()
+    damaged.write_bytes(half)
+    lock = with_package(world.lock, name, sha256=sha256, md5=md5, url=damaged.as_uri())
+    with pytest.raises(CondaError, match=f"{package.filename}: damaged archive"):
+        world.make(tmp_path / "demo", lock)
+    assert not (tmp_path / "demo" / "bin").exists()
+
+
+def test_a_server_that_goes_away_half_way_is_named_and_the_next_run_goes_on(
+    world, faults, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(artifacts, "ATTEMPTS", 2)
+    store = Store(tmp_path / "store")
+    faults.cut_after["channel/noarch/pip-23.2.1-pyhd8ed1ab_0.conda"] = [100_000, 1000]
+    with pytest.raises(ArtifactError, match=r"pip 23\.2\.1 cannot be fetched"):
+        world.make(tmp_path / "demo", store=store)
+    assert not (tmp_path / "demo").exists()
+    assert world.make(tmp_path / "demo", store=store).conda.holds
+
+
+def test_a_vanished_package_is_named(world, faults, tmp_path):
+    faults.statuses["channel/linux-64/where-1.0-0.tar.bz2"] = [404]
+    with pytest.raises(ArtifactError, match=r"where 1\.0 cannot be fetched.*is gone"):
+        world.make(tmp_path / "demo", store=Store(tmp_path / "store"))
+
+
+def test_what_somebody_else_made_is_left_alone(world, tmp_path):
+    prefix = tmp_path / "precious"
+    prefix.mkdir()
+    (prefix / "thesis.tex").write_text("years of work")
+    with pytest.raises(TorchlockError, match="torchlock did not make it"):
+        world.make(prefix)
+    assert [p.name for p in prefix.iterdir()] == ["thesis.tex"]
+
+
+def test_a_venv_is_not_turned_into_a_conda_prefix(world, tmp_path):
+    write_marker(tmp_path / "venv", Marker("sha256:0", "venv", (), complete=True))
+    with pytest.raises(TorchlockError, match="is a venv prefix, not a conda one"):
+        world.make(tmp_path / "venv")
+
+
+@pytest.mark.slow
+def test_a_conda_package_that_a_wheel_replaces_is_replaced_again(world, prefix):
+    (prefix / "conda-meta/greet-1.0-pyhd8ed1ab_0.json").unlink()  # it will be linked again
+    assert world.make(prefix).conda.holds
+    assert run(prefix, "greet") == "hello from the wheel"
+    assert not (prefix / "lib/python3.11/site-packages/greet/old.py").exists()
+
+
+def test_files_of_the_user_in_our_prefix_are_named_and_kept(world, prefix):
+    note = prefix / "thesis.tex"
+    note.write_text("years of work")
+    with pytest.raises(DoesNotHold, match=r"foreign: thesis\.tex") as fault:
+        world.make(prefix)
+    assert "removes nothing" in fault.value.hint
+    assert note.read_text() == "years of work"
+
+
+PROGRAM = """\
+import pickle, sys
+from pathlib import Path
+from torchlock.artifacts import Store
+from torchlock.realize.prefix import make_prefix
+lock, records, root, prefix = pickle.load(open(sys.argv[1], "rb"))
+make_prefix(lock, records, Path(prefix), Store(Path(root)))
+"""
+
+
+def start(world, prefix: Path, store: Store) -> subprocess.Popen[bytes]:
+    """Make a prefix in a process of its own, leader of its own process group."""
+    asked = prefix.with_name(f"{prefix.name}.asked")
+    asked.write_bytes(pickle.dumps((world.lock, world.records, str(store.root), str(prefix))))
+    repository = Path(artifacts.__file__).parents[1]
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, asked], cwd=repository, start_new_session=True
+    )
+
+
+@pytest.mark.slow
+def test_a_killed_run_is_completed_by_the_next(world, tmp_path):
+    prefix = tmp_path / "demo"
+    running = start(world, prefix, world.store)
+    while running.poll() is None and not (prefix / "lib").exists():
+        time.sleep(0.01)
+    if running.poll() is None:
+        os.killpg(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    marker = read_marker(prefix)
+    assert marker
+    assert not marker.complete
+    assert world.make(prefix).conda.holds
+    check_it_works(prefix)
+
+
+@pytest.mark.slow
+def test_a_half_made_prefix_is_completed(world, prefix):
+    marker = read_marker(prefix)
+    assert marker
+    write_marker(prefix, replace(marker, complete=False))
+    (prefix / "conda-meta" / "where-1.0-0.json").unlink()  # linked, but not yet recorded
+    (prefix / "conda-meta" / "prefix_record_a1b2c3").write_text("{")
+    (prefix / "conda-meta" / ".pip-23.2.1-pyhd8ed1ab_0.json.a1b2c3").write_text("{")
+    (prefix / ".torchlock.json.a1b2c3").write_text("{")
+    (prefix / "bin" / "whereami").unlink()
+    assert world.make(prefix).conda.holds
+    check_it_works(prefix)
+
+
+@pytest.mark.slow
+def test_another_file_system(world):
+    place = Path("/dev/shm")
+    if not place.is_dir() or place.stat().st_dev == world.store.root.stat().st_dev:
+        pytest.skip("needs /dev/shm on a file system of its own")
+    prefix = place / f"torchlock-test-{os.getpid()}"
+    try:
+        assert world.make(prefix).conda.holds
+        check_it_works(prefix)
+    finally:
+        subprocess.run(["rm", "-rf", prefix], check=True)
+
+
+def deep(root: Path, length: int) -> Path:
+    """Return a path below `root` that is `length` bytes long."""
+    path = str(root)
+    while length - len(path) > 100:
+        path += "/" + "d" * 49
+    return Path(path + "/" + "e" * (length - len(path) - 1))
+
+
+@pytest.mark.slow
+def test_the_longest_prefix_that_the_packages_have_room_for(world, tmp_path):
+    prefix = deep(tmp_path, 255)
+    assert world.make(prefix).conda.holds
+    check_it_works(prefix)
+
+
+def test_a_longer_prefix_is_refused_before_anything_is_written(world, tmp_path):
+    prefix = deep(tmp_path, 256)
+    with pytest.raises(TorchlockError, match=r"256 bytes long; .* has room for a prefix of 255"):
+        world.make(prefix)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+def test_a_prefix_with_a_space_in_it(world, tmp_path):
+    prefix = tmp_path / "my env"
+    assert world.make(prefix).conda.holds
+    check_it_works(prefix)
+
+
+@pytest.mark.slow
+def test_two_runs_fill_one_store_at_once(world, tmp_path):
+    store = Store(tmp_path / "store")
+    both = [start(world, tmp_path / name, store) for name in ("one", "two")]
+    assert [running.wait() for running in both] == [0, 0]
+    check_it_works(tmp_path / "one")
+    check_it_works(tmp_path / "two")
+
+
+@pytest.mark.slow
+def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, tmp_path):
+    store = Store(tmp_path / "store")  # its own: what is damaged here is linked into it
+    prefix = world.make(tmp_path / "demo", store=store).prefix
+    with (prefix / "lib/python3.11/json/decoder.py").open("r+b") as stream:  # shared with the cache
+        stream.write(b"XXXX")
+    (prefix / "bin/where").unlink()
+    (prefix / "bin/whereami").chmod(0o644)
+    (prefix / "bin/pip").write_text("#!/bin/sh\necho not pip\n")
+    (prefix / "share/where/current").unlink()
+    (prefix / "share/where/current").symlink_to("/etc/passwd")
+    (prefix / "lib/python3.11/site-packages/greet/__init__.py").write_text("")
+    made = world.make(prefix, store=store)
+    assert made.installed
+    assert made.conda.holds
+    check_it_works(prefix)
+    assert world.make(tmp_path / "fresh", store=store).conda.holds
+
+
+@pytest.mark.slow
+def test_a_prefix_follows_the_lock(world, prefix):
+    smaller = replace(
+        world.lock, packages=tuple(p for p in world.lock.packages if p.name != "where")
+    )
+    assert world.make(prefix, smaller).conda.packages == 5
+    assert not (prefix / "bin" / "where").exists()
+    assert world.make(prefix).conda.packages == 6
+    check_it_works(prefix)
+
+
+@pytest.fixture(scope="module")
+def scripted(world, tmp_path_factory):
+    root = tmp_path_factory.mktemp("scripted")
+    return read_lock(make_repository(root, world.server, world.store, "  - scripted\n").lock)
+
+
+def test_link_scripts_are_not_run_unless_asked_for(world, scripted, tmp_path):
+    said: list[str] = []
+    made = world.make(tmp_path / "demo", scripted, say=said.append)
+    assert made.scripts == ("scripted: bin/.scripted-post-link.sh",)
+    assert not (tmp_path / "demo" / "ran").exists()
+    assert any(line.startswith("not run") and "scripted" in line for line in said)
+
+
+def test_a_link_script_that_fails_is_an_error(world, scripted, tmp_path):
+    for _ in range(2):  # the next run does not take it for done
+        with pytest.raises(TorchlockError, match=r"link scripts failed: scripted: .*post-link\.sh"):
+            world.make(tmp_path / "demo", scripted, link_scripts=True)
+    marker = read_marker(tmp_path / "demo")
+    assert marker
+    assert not marker.complete

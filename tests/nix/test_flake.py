@@ -1,0 +1,131 @@
+"""This repository's flake with the real wheels, over the stand-in for nixpkgs."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from typing import Any
+
+import pytest
+
+from tests.nix.runner import REPOSITORY
+from torchlock.records import read_records
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+TREE = read_records(REPOSITORY / "torchlock" / "records", "linux-64").tree
+
+
+def test_flake_lock_is_the_one_flake_nix_asks_for(nix):
+    done = nix.run("flake", "metadata", "--no-update-lock-file", "--json", REPOSITORY)
+
+    assert done.returncode == 0, done.stderr
+    locked = json.loads(done.stdout)["locks"]["nodes"]["nixpkgs"]["locked"]
+    assert locked["rev"] in (REPOSITORY / "flake.nix").read_text()
+
+
+def test_stale_flake_lock_is_refused(nix, tmp_path):
+    text = (REPOSITORY / "flake.nix").read_text()
+    revision = json.loads((REPOSITORY / "flake.lock").read_text())["nodes"]["nixpkgs"]["locked"]
+    (tmp_path / "flake.nix").write_text(text.replace(revision["rev"], "0" * 40))
+    shutil.copy(REPOSITORY / "flake.lock", tmp_path)
+
+    done = nix.run("flake", "metadata", "--no-update-lock-file", f"path:{tmp_path}")
+
+    assert done.returncode != 0
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_site_packages_has_the_recorded_tree_digest(nix, tmp_path):
+    link = tmp_path / "site-packages"
+
+    done = nix.flake("build", "site-packages", "--out-link", link)
+
+    assert done.returncode == 0, done.stderr
+    assert nix.out("hash", "path", link.resolve()) == TREE
+
+
+def test_both_versions_mean_the_same_store_path(system_nix, newer_nix):
+    paths = {
+        nix.flake("eval", "packages.x86_64-linux.default.outPath", "--raw").stdout
+        for nix in (system_nix, newer_nix)
+    }
+
+    assert len(paths) == 1
+    assert paths.pop().endswith("-torchlock-environment")
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_flake_check_holds(nix):
+    done = nix.flake("flake check")
+
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_develop_gives_the_locked_torch_and_no_library_path(nix):
+    code = "import torch, os, sys; print(torch.__version__, sys.prefix, dict(os.environ))"
+
+    done = nix.flake("develop", "", "-c", "python", "-c", code)
+
+    assert done.returncode == 0, done.stderr
+    version, prefix, environment = done.stdout.split(maxsplit=2)
+    assert version == "2.7.1+cu126"
+    assert prefix.startswith(nix.environment["NIX_STORE_DIR"])
+    assert "LD_LIBRARY_PATH" not in environment
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_develop_has_the_console_scripts(nix):
+    for script, said in (("torchrun", "nproc-per-node"), ("jupyter", "jupyter")):
+        done = nix.flake("develop", "", "-c", script, "--help")
+        assert done.returncode == 0, done.stderr
+        assert said in done.stdout
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_validate_gives_the_bits_of_a_venv(system_nix, tmp_path):
+    python = os.environ.get("TORCHLOCK_STACK_PYTHON")
+    if python is None:
+        pytest.skip("no TORCHLOCK_STACK_PYTHON: the interpreter of a venv to compare with")
+    inside, outside = tmp_path / "nix.json", tmp_path / "venv.json"
+    only = ["--only", "transformer", "neighbours", "--json"]
+
+    done = system_nix.flake("run", "validate", "--", *only, inside)
+    subprocess.run([python, REPOSITORY / "validation", *only, outside], check=True)
+
+    certificate = json.loads(inside.read_text())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert certificate["files"]["tree"] == TREE
+    assert certificate["foundation"] == "nix"
+    assert digests(certificate) == digests(json.loads(outside.read_text()))
+    assert digests(certificate).keys() == {"transformer", "neighbours"}
+
+
+def digests(certificate: dict[str, Any]) -> dict[str, dict[str, str]]:
+    """The digests of the checks that leave some."""
+    return {c["name"]: c["digests"] for c in certificate["checks"] if c.get("digests")}
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_environment_and_byte_code_are_the_same_built_again(system_nix):
+    assert system_nix.flake("build", "", "--no-link").returncode == 0
+    derivation = system_nix.flake("eval", "packages.x86_64-linux.default.drvPath", "--raw").stdout
+    needed = system_nix.out("-qR", derivation, program="nix-store").splitlines()
+    again = [path for path in needed if path.endswith(("-bytecode.drv", "-environment.drv"))]
+
+    # One core here, all of them the first time: the order of work must not show.
+    options = ["--check", "--option", "cores", "1"]
+    done = system_nix.run("--realise", *options, *again, program="nix-store")
+
+    assert len(again) == 3
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_system_without_wheels_is_named(nix):
+    done = nix.flake("build", "packages.aarch64-linux.default")
+
+    assert done.returncode != 0
+    assert "packages.aarch64-linux.default" in done.stderr

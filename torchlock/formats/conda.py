@@ -1,0 +1,333 @@
+"""Conda packages: an artifact's file tree, as a conda client lays it out in a prefix.
+
+Formats: `.conda` (a zip of zstandard tar archives) and `.tar.bz2`, both unpacked by the
+conda-package-streaming library; what is in `info/` and how the prefix is put into files is
+described in conda-build's and conda's documentation and in the conda enhancement proposals
+(CEP 34 for the package, CEP 24 and 25 for `paths.json` and entry points). This module judges
+what the archive says; it does not install.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+import tarfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, Literal
+
+from conda_package_streaming.package_streaming import stream_conda_component
+
+from torchlock.errors import TorchlockError
+from torchlock.tree import safe_relative_path
+
+FileMode = Literal["text", "binary"]
+Noarch = Literal["python", "generic"]
+
+MAX_SHEBANG = 127
+"""Bytes of a `#!` line that Linux kernels before 5.1 read; clients rewrite longer lines."""
+
+
+class CondaError(TorchlockError):
+    """The archive is not a conda package that can be installed as it stands."""
+
+
+@dataclass(frozen=True)
+class CondaFile:
+    """One row of `paths.json`: a file or link of the package.
+
+    `path` is relative to the package's root, `size` is in bytes and `sha256` is of the
+    contents in the package (`None` for links). A file with a `placeholder` has it replaced
+    by the prefix when it is installed, in the way `mode` says.
+    """
+
+    path: str
+    is_link: bool
+    size: int
+    sha256: str | None
+    placeholder: str | None
+    mode: FileMode | None
+
+
+@dataclass(frozen=True)
+class CondaPackage:
+    """What the `info/` part of a package says: who it is and what it installs.
+
+    `index` is its `index.json` as it stands; `entry_points` are the scripts to generate:
+    (name, "module:function"); `link_scripts` are programs that clients run at linking time.
+    """
+
+    path: Path
+    name: str
+    version: str
+    build: str
+    subdir: str
+    noarch: Noarch | None
+    index: dict[str, Any]
+    files: tuple[CondaFile, ...]
+    entry_points: tuple[tuple[str, str], ...]
+    link_scripts: tuple[str, ...]
+
+    @property
+    def record_name(self) -> str:
+        """The name of its record below `conda-meta`, without `.json`."""
+        return f"{self.name}-{self.version}-{self.build}"
+
+    @property
+    def prefix_limit(self) -> int | None:
+        """The longest prefix, in bytes, that fits its binary files; None for any."""
+        lengths = [len(f.placeholder) for f in self.files if f.placeholder and f.mode == "binary"]
+        return min(lengths, default=None)
+
+
+@dataclass(frozen=True)
+class InstalledFile:
+    """What an installation must have at `path` (relative to the prefix).
+
+    A link has a `target`. A file has the `sha256` digests it may have: one, or two where
+    clients differ on how a long `#!` line is shortened.
+    """
+
+    path: str
+    executable: bool
+    sha256: frozenset[str]
+    target: str | None = None
+
+
+def read_conda(path: Path) -> CondaPackage:
+    """Read a package's `info/`; of a `.conda` nothing else is unpacked.
+
+    Raises `CondaError` when the archive is damaged, lacks `index.json` or `paths.json`, or
+    names unsafe or duplicate paths.
+    """
+    wanted = ("info/index.json", "info/paths.json", "info/link.json")
+    found = dict.fromkeys(wanted, b"")
+    for member, stream in _members(path, "info"):
+        if member.name in found and stream is not None:
+            found[member.name] = stream.read()
+        if all(found.values()):
+            break
+    index = _json(path, "info/index.json", found["info/index.json"])
+    rows = _json(path, "info/paths.json", found["info/paths.json"]).get("paths")
+    link = _json(path, "info/link.json", found["info/link.json"] or b"{}")
+    noarch = link.get("noarch") or {}
+    try:
+        files = tuple(_conda_file(path, r) for r in rows or () if r["path_type"] != "directory")
+        kind = index.get("noarch")
+        package = CondaPackage(
+            path=path,
+            name=str(index["name"]),
+            version=str(index["version"]),
+            build=str(index["build"]),
+            subdir=str(index.get("subdir") or ("noarch" if kind else "")),
+            noarch=None if not kind else "python" if kind == "python" else "generic",
+            index=index,
+            files=files,
+            entry_points=tuple(_entry_point(e) for e in noarch.get("entry_points") or ()),
+            link_scripts=tuple(f.path for f in files if _LINK_SCRIPT.fullmatch(f.path)),
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise CondaError(f"{path.name}: malformed info/ ({error!r})") from None
+    paths = [f.path for f in files]
+    if len(set(paths)) != len(paths):
+        twice = next(p for p in paths if paths.count(p) > 1)
+        raise CondaError(f"{path.name}: {twice} occurs twice in paths.json")
+    return package
+
+
+_LINK_SCRIPT = re.compile(r"bin/\.[^/]+-(?:pre-link|post-link|pre-unlink)\.sh")
+
+
+def _conda_file(archive: Path, row: dict[str, Any]) -> CondaFile:
+    try:
+        path = safe_relative_path(str(row["_path"]))
+    except TorchlockError as error:
+        raise CondaError(f"{archive.name}: {error.message}") from None
+    kind = row.get("path_type")
+    if kind not in ("hardlink", "softlink"):
+        raise CondaError(f"{archive.name}: {path} is of unknown type {kind!r}")
+    placeholder = row.get("prefix_placeholder")
+    mode = row.get("file_mode")
+    if placeholder and mode not in ("text", "binary"):
+        raise CondaError(f"{archive.name}: {path} has a prefix, but file mode {mode!r}")
+    sha256 = row.get("sha256")
+    if kind == "hardlink" and not re.fullmatch(r"[0-9a-f]{64}", str(sha256)):
+        raise CondaError(f"{archive.name}: {path} has no sha256 in paths.json")
+    return CondaFile(
+        path=path,
+        is_link=kind == "softlink",
+        size=int(row.get("size_in_bytes") or 0),
+        sha256=sha256 if kind == "hardlink" else None,
+        placeholder=placeholder or None,
+        mode=mode if placeholder else None,
+    )
+
+
+def _entry_point(text: str) -> tuple[str, str]:
+    name, separator, target = (part.strip() for part in str(text).partition("="))
+    module, colon, function = target.partition(":")
+    if not (separator and colon and module and function) or "/" in name:
+        raise ValueError(f"entry point {text!r}")
+    return name, target
+
+
+def _json(archive: Path, name: str, content: bytes) -> dict[str, Any]:
+    try:
+        value = json.loads(content)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        what = f"unreadable {name}" if content else f"no {name}"
+        raise CondaError(f"{archive.name}: {what}, so what it installs cannot be known")
+    return value
+
+
+def _members(
+    path: Path, component: Literal["info", "pkg"]
+) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
+    """Yield the members of one part of the archive (`.tar.bz2` has only one, with both)."""
+    try:
+        with path.open("rb") as stream:
+            for tar, member in stream_conda_component(path.name, stream, component):
+                yield member, tar.extractfile(member) if member.isfile() else None
+    # The decompressors of the different Python versions have errors of their own.
+    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, LookupError) as error:
+        raise CondaError(f"{path.name}: damaged archive ({error})") from None
+    except Exception as error:
+        if type(error).__name__ != "ZstdError":
+            raise
+        raise CondaError(f"{path.name}: damaged archive ({error})") from None
+
+
+def put_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -> list[bytes]:
+    """Return what a file's contents become with the prefix put in: one result, or a few.
+
+    In a binary file every NUL-terminated string keeps its length; NUL bytes follow what became
+    shorter. In a text file a `#!` line that a kernel could not read, for its length or a space
+    in the prefix, is rewritten, and there conda and rattler differ: each way is one result.
+    Raises `CondaError` when `prefix` is longer than the placeholder of a binary file.
+    """
+    old, new = placeholder.encode(), prefix.encode()
+    if mode == "binary":
+        if len(new) > len(old):
+            raise CondaError(f"the prefix {prefix} is longer than {len(old)} bytes")
+
+        def pad(match: re.Match[bytes]) -> bytes:
+            text = match[0].replace(old, new)
+            return text + b"\0" * (len(match[0]) - len(text))
+
+        return [re.sub(re.escape(old) + rb"[^\0]*", pad, data)]
+    first, newline, rest = data.partition(b"\n")
+    line, rest = first.replace(old, new), newline + rest.replace(old, new)
+    results = [line + rest]
+    shebang = _SHEBANG.match(first)
+    if shebang and (len(line) >= MAX_SHEBANG or b" " in new):
+        program, options = (part.replace(old, new) for part in shebang.groups())
+        name = program.rsplit(b"/", 1)[-1]
+        results.append(b"#!/usr/bin/env " + name + options + rest)
+        launcher = b"#!/bin/sh\n'''exec' \"%b\"%b \"$0\" \"$@\" #'''"
+        if re.fullmatch(rb"python[0-9.]*", name):
+            results.append(launcher % (program, options) + rest)
+    return results
+
+
+_SHEBANG = re.compile(rb"#! *([^\s]+)(.*)")
+
+
+def installed_path(path: str, noarch: Noarch | None, site: str) -> str:
+    """Return where a package's path goes, relative to the prefix.
+
+    `site` is the prefix's site-packages, such as `lib/python3.11/site-packages`. Only noarch
+    python packages have anything to map.
+    """
+    if noarch == "python":
+        if path.startswith("site-packages/"):
+            return f"{site}/{path.removeprefix('site-packages/')}"
+        if path.startswith("python-scripts/"):
+            return f"bin/{path.removeprefix('python-scripts/')}"
+    return path
+
+
+def installed_files(package: CondaPackage, prefix: str, site: str) -> list[InstalledFile]:
+    """Return what an installation in `prefix` must have, generated scripts aside.
+
+    Unpacks the whole package once. Raises `CondaError` when its contents are not what its own
+    `paths.json` says.
+    """
+    expected: dict[str, InstalledFile] = {}
+    listed = {file.path: file for file in package.files}
+    for member, stream in _members(package.path, "pkg"):
+        file = listed.get(member.name)
+        if file is None:
+            continue  # directories, and info/ of a .tar.bz2
+        target, digests = None, frozenset({file.sha256 or ""})
+        if member.issym():
+            target, digests = member.linkname, frozenset()
+        elif stream is None and not member.islnk():
+            raise CondaError(f"{package.path.name}: {file.path} is neither file nor link")
+        elif file.placeholder and file.mode and stream is not None:
+            data = stream.read()
+            if sha256(data).hexdigest() != file.sha256:
+                raise CondaError(f"{package.path.name}: {file.path} is not what paths.json says")
+            digests = frozenset(
+                sha256(text).hexdigest()
+                for text in put_prefix(data, file.placeholder, prefix, file.mode)
+            )
+        expected[file.path] = InstalledFile(
+            path=installed_path(file.path, package.noarch, site),
+            executable=bool(member.mode & 0o100),
+            sha256=digests,
+            target=target,
+        )
+    if missing := sorted(listed.keys() - expected.keys()):
+        raise CondaError(f"{package.path.name}: {missing[0]} is in paths.json, not in the archive")
+    return [_in_scripts(expected[path], package.noarch) for path in listed]
+
+
+def _in_scripts(file: InstalledFile, noarch: Noarch | None) -> InstalledFile:
+    if noarch == "python" and file.path.startswith("bin/") and file.target is None:
+        return replace(file, executable=True)
+    return file
+
+
+def is_entry_point_script(text: str, target: str, python: str) -> bool:
+    """Say whether `text` is the script that runs `target` ("module:function") with `python`.
+
+    Clients write the same program in slightly different words; what is compared is the parsed
+    program and the interpreter, not the layout.
+    """
+    first, _, body = text.partition("\n")
+    if first == "#!/bin/sh":  # the prefix does not fit a #! line
+        launcher, _, body = body.partition("\n")
+        if launcher != f"""'''exec' "{python}" "$0" "$@" #'''""":
+            return False
+    elif first != f"#!{python}":
+        return False
+    module, _, function = target.partition(":")
+    name = function.split(".")[0]
+    try:
+        found = ast.dump(ast.parse(body))
+    except (SyntaxError, ValueError):
+        return False
+    variants = [
+        template.format(module=module, name=name, function=function)
+        for template in _ENTRY_POINT_PROGRAMS
+    ]
+    return found in [ast.dump(ast.parse(variant)) for variant in variants]
+
+
+_ENTRY_POINT_PROGRAMS = (
+    # conda, mamba, rattler
+    "import re\nimport sys\n\nfrom {module} import {name}\n\nif __name__ == '__main__':\n"
+    "    sys.argv[0] = re.sub(r'(-script\\.pyw?|\\.exe)?$', '', sys.argv[0])\n"
+    "    sys.exit({function}())\n",
+    # conda from 24.1 on
+    "import sys\n\nfrom {module} import {name}\n\nif __name__ == '__main__':\n"
+    "    if sys.argv[0].endswith('-script.pyw'):\n        sys.argv[0] = sys.argv[0][:-11]\n"
+    "    elif sys.argv[0].endswith('.exe'):\n        sys.argv[0] = sys.argv[0][:-4]\n"
+    "    sys.exit({function}())\n",
+)

@@ -1,0 +1,274 @@
+"""The conda realization: a full conda prefix from the lock, made without conda.
+
+rattler links the conda half and uv installs the pip half, both from the artifact store, so a
+full store needs no network. conda, mamba and micromamba recognise the prefix.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from torchlock.artifacts import Artifact, Mirrors, Store, fetch
+from torchlock.channels import channel_of
+from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.files import write_atomically
+from torchlock.lock import Lock, Package
+from torchlock.progress import Progress, silent
+from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch_foundation
+from torchlock.realize.interpreter import host_platform
+from torchlock.realize.marker import NAME as MARKER
+from torchlock.realize.marker import Marker, read_marker, write_marker
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
+from torchlock.realize.venv import REPAIRABLE, alone, check_space
+from torchlock.records import Records
+from torchlock.report import describe
+from torchlock.repository import this_repository
+from torchlock.verify import Finding, Verdict, find_site, verify
+from torchlock.verify_conda import CondaVerdict, verify_conda
+
+
+@dataclass(frozen=True)
+class MadePrefix:
+    """What `make_prefix` did: `installed` is False when nothing had to change.
+
+    `conda` is the verdict on the conda half, `verdict` that on the stack; `scripts` names the
+    link scripts that packages have and that were not run.
+    """
+
+    prefix: Path
+    installed: bool
+    verdict: Verdict
+    conda: CondaVerdict
+    scripts: tuple[str, ...]
+
+
+def make_prefix(
+    lock: Lock,
+    records: Records,
+    prefix: Path,
+    store: Store,
+    *,
+    mirrors: Callable[[Sequence[Artifact]], Mirrors] = lambda _: {},
+    link_scripts: bool = False,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> MadePrefix:
+    """Make, complete, repair or update the conda prefix at `prefix`; return the verified result.
+
+    `mirrors` are for the wheels; conda packages follow `.condarc`. Link scripts, which run a
+    package's own code as the user, are run only when asked for. Raises `TorchlockError` when
+    the prefix holds something else or is too long, an artifact cannot be had or is not the
+    locked one, or a link script fails; `DoesNotHold` when files remain that are not the lock's.
+    An interrupted call is completed by the next.
+    """
+    platform = host_platform()
+    prefix = prefix.absolute()
+    wheels = lock.wheels(platform)
+    goal = Marker(lock.digest, "conda", tuple(w.name for w in wheels), complete=True)
+    with alone(prefix, store):
+        marker = read_marker(prefix)
+        if marker and marker.foundation != "conda":
+            raise TorchlockError(
+                f"{prefix} is a {marker.foundation} prefix, not a conda one",
+                hint="choose another place: invoke env --foundation conda --prefix DIR",
+            )
+        foundation = fetch_foundation(lock, platform, store, progress=progress)
+        check_prefix_length(prefix, foundation)
+        scripts = tuple(
+            f"{p.content.name}: {script}" for p in foundation for script in p.content.link_scripts
+        )
+        work = _Work(prefix, platform, foundation, wheels, records, store, link_scripts, say)
+        if marker == goal:
+            say(f"checking {prefix}")
+            conda, stack = work.judge()
+            if conda.holds and stack.holds:
+                return MadePrefix(prefix, False, stack, conda, scripts)
+        if marker is None:
+            check_space(prefix, store, wheels, records)
+        fetch(wheels, store, mirrors=mirrors, progress=progress)
+        gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
+        write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
+        if scripts and not link_scripts:
+            say(f"not run, as link scripts are only when asked for: {', '.join(scripts)}")
+        _sweep(prefix)
+        work.install(gone)
+        conda, stack = work.repair()
+        write_marker(prefix, goal)
+        return MadePrefix(prefix, True, stack, conda, () if link_scripts else scripts)
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What one run works with, and the steps it takes."""
+
+    prefix: Path
+    platform: str
+    foundation: Sequence[LockedConda]
+    wheels: Sequence[Package]
+    records: Records
+    store: Store
+    link_scripts: bool
+    say: Callable[[str], None]
+
+    @property
+    def python(self) -> Path:
+        return self.prefix / "bin" / "python"
+
+    def judge(self) -> tuple[CondaVerdict, Verdict]:
+        """Verify both halves."""
+        archives = [(p.package, p.archive) for p in self.foundation]
+        conda = verify_conda(self.prefix, archives, self.records)
+        stack = verify(
+            find_site(self.prefix),
+            self.records,
+            explained=conda.explains,
+        )
+        return conda, stack
+
+    def install(self, gone: Sequence[str]) -> None:
+        """Install both halves; take away the wheels that only an earlier lock had."""
+        self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
+        self.link()
+        remove_from_stack(self.python, gone, self.store)
+        self.say(f"installing {len(self.wheels)} wheels")
+        broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
+        install_stack(self.python, self.wheels, self.store, again=broken_off)
+
+    def repair(self) -> tuple[CondaVerdict, Verdict]:
+        """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
+        self.say(f"checking {self.prefix}")
+        conda, stack = self.judge()
+        damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
+        if damaged:
+            self.say(f"linking again {', '.join(sorted(damaged))}")
+            self.link(again=damaged)
+            conda, stack = self.judge()
+        # Linking a conda package whose python part a wheel replaces brings that part back.
+        back = damaged | {f.package for f in conda.findings}
+        wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
+        for _ in range(2):  # the first may take away a file that two wheels share
+            if not wheels:
+                break
+            self.say(f"repairing {', '.join(sorted(wheels))}")
+            install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
+            conda, stack = self.judge()
+            wheels = _damaged(stack.findings)
+        findings = [*conda.findings, *stack.findings]
+        if findings:
+            raise DoesNotHold(
+                f"{self.prefix} is not what the lock says:\n{describe(findings)}",
+                hint="torchlock removes nothing that it did not install; if these files are not "
+                f"yours, remove them (the paths are below {self.prefix}) and run this again",
+            )
+        return conda, stack
+
+    def link(self, again: Collection[str] = ()) -> None:
+        """Run `link_conda.py` over the packages; check its result and finish the records."""
+        with _cache(self.store) as cache:
+            result = _run_link_conda(
+                {
+                    "prefix": str(self.prefix),
+                    "cache": str(cache),
+                    "platform": self.platform,
+                    "link_scripts": self.link_scripts,
+                    "again": sorted(again),
+                    "packages": [_row(p) for p in self.foundation],
+                }
+            )
+        if result.get("error"):
+            raise TorchlockError(
+                f"the conda packages could not be linked into {self.prefix}: {result['error']}",
+                hint="run the same command again; it goes on where this one stopped",
+            )
+        for p in self.foundation:
+            record = self.prefix / "conda-meta" / f"{p.content.record_name}.json"
+            _finish_record(record, p.package)
+        if result["failed_scripts"]:
+            failed = {script.partition(":")[0] for script in result["failed_scripts"]}
+            for p in self.foundation:  # not installed, so that the next run tries again
+                if p.content.name in failed:
+                    (self.prefix / "conda-meta" / f"{p.content.record_name}.json").unlink()
+            raise TorchlockError(
+                f"link scripts failed: {', '.join(result['failed_scripts'])}",
+                hint="run them by hand to see why, or make the prefix without them "
+                "(that is the default)",
+            )
+
+
+def _sweep(prefix: Path) -> None:
+    """Remove the unfinished files that a run killed in this prefix left behind."""
+    records = prefix / "conda-meta"
+    unfinished = [records.glob("prefix_record_*"), records.glob(".*.json.*")]
+    for path in chain(*unfinished, prefix.glob(f".{MARKER}.*")):
+        path.unlink()
+
+
+def _row(locked: LockedConda) -> dict[str, Any]:
+    return {
+        "index": locked.content.index,
+        "archive": str(locked.archive.absolute()),
+        "channel": channel_of(locked.package),
+        "sha256": locked.package.sha256,
+        "md5": locked.package.md5,
+        "size": locked.archive.stat().st_size,
+    }
+
+
+def _damaged(findings: Sequence[Finding]) -> set[str]:
+    return {f.package for f in findings if f.kind in REPAIRABLE and f.package}
+
+
+def _run_link_conda(request: dict[str, Any]) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as scratch:
+        asked, answered = Path(scratch, "request.json"), Path(scratch, "result.json")
+        asked.write_text(json.dumps(request), encoding="utf-8")
+        done = subprocess.run(
+            [sys.executable, "-m", "torchlock.realize.link_conda", asked, answered],
+            cwd=this_repository().root,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        try:
+            result: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            said = done.stderr.strip().splitlines()
+            result = {"error": said[-1] if said else f"rattler ended with {done.returncode}"}
+    return result
+
+
+@contextmanager
+def _cache(store: Store) -> Iterator[Path]:
+    """Give rattler a cache of unpacked packages; one of its own where the store is read-only."""
+    cache = store.root / "conda"
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        (cache / ".writable").touch()
+    except OSError:
+        with tempfile.TemporaryDirectory(prefix="torchlock-") as scratch:
+            yield Path(scratch)
+    else:
+        yield cache
+
+
+def _finish_record(path: Path, package: Package) -> None:
+    """Note in `conda-meta` where the lock says the package comes from, not the store."""
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        raise TorchlockError(
+            f"rattler left no record of {package.label}: {path} cannot be read",
+            hint="run the same command again; it goes on where this one stopped",
+        ) from None
+    if record.get("url") != package.url:
+        record["url"], record["channel"] = package.url, channel_of(package)
+        write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())

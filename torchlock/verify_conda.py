@@ -1,0 +1,323 @@
+"""A conda prefix's foundation against the lock: every file of every locked conda package.
+
+What must be there comes from the sha256-verified packages themselves (their `paths.json`, with
+the prefix put in), never from what a client noted in the prefix. The stack in site-packages is
+`verify.py`'s; this module tells it which paths there a conda package accounts for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from torchlock.artifacts import sha256_of
+from torchlock.bytecode import explain_bytecode
+from torchlock.errors import TorchlockError
+from torchlock.formats.conda import (
+    CondaPackage,
+    InstalledFile,
+    installed_files,
+    is_entry_point_script,
+    read_conda,
+)
+from torchlock.lock import PYTHON_VERSION, Package
+from torchlock.records import Records
+from torchlock.tree import walk
+from torchlock.verify import Finding, Kind, Site
+
+SITE = f"lib/python{PYTHON_VERSION}/site-packages"
+"""Where a conda prefix has its site-packages."""
+
+CLIENT_FILES = frozenset({"CACHEDIR.TAG", "conda-meta/history", "torchlock.json"})
+"""Files that clients write beside the packages' own and that change nothing."""
+
+
+@dataclass(frozen=True)
+class CondaVerdict:
+    """What verification of the foundation found; empty `findings` means that it is the lock's.
+
+    `explained` are the paths, relative to the prefix, that conda packages account for;
+    `superseded` names conda packages whose python part a wheel of the stack replaces.
+    """
+
+    findings: tuple[Finding, ...]
+    explained: frozenset[str]
+    superseded: tuple[str, ...]
+    packages: int
+    files: int
+    bytecode: int
+
+    @property
+    def holds(self) -> bool:
+        """Whether everything is what the lock says."""
+        return not self.findings
+
+    def explains(self, path: str) -> bool:
+        """Say whether a conda package accounts for a path relative to site-packages."""
+        return f"{SITE}/{path}" in self.explained
+
+
+@dataclass(frozen=True)
+class _Expected:
+    package: str
+    file: InstalledFile
+    entry_point: str = ""  # "module:function" of a generated script, else empty
+
+
+def is_conda_prefix(prefix: Path) -> bool:
+    """Say whether a conda client (or `invoke env --foundation conda`) made this prefix."""
+    return (prefix / "conda-meta").is_dir()
+
+
+def verify_conda(
+    prefix: Path,
+    packages: Sequence[tuple[Package, Path]],
+    records: Records,
+    *,
+    workers: int | None = None,
+) -> CondaVerdict:
+    """Compare a prefix with the locked conda packages, given with their verified archives.
+
+    `records` say what the stack accounts for. Raises `TorchlockError` when the prefix is no
+    conda prefix or a package cannot be read; everything else is a finding.
+    """
+    if not is_conda_prefix(prefix):
+        raise TorchlockError(
+            f"{prefix} is no conda prefix: it has no conda-meta",
+            hint=f"make one with: invoke env --foundation conda --prefix {prefix}",
+        )
+    try:
+        present = dict(walk(prefix))
+    except OSError as error:
+        raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
+    opened = [(locked, read_conda(path)) for locked, path in packages]
+    stack = _stack_paths(prefix, records)
+    replaced = {
+        package.name: paths
+        for _, package in opened
+        if (paths := _superseded(package, records.wheels.keys()))
+    }
+    roots = sorted({str(prefix.absolute()), str(prefix.resolve())})
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        trees = pool.map(lambda item: _expected(item[1], roots), opened)
+        expected = _by_path(e for tree in trees for e in tree)
+        left_over = [
+            Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
+                    "of the stack replaces")
+            for path, e in expected.items()
+            if path in replaced.get(e.package, ()) and path in present and path not in stack
+        ]  # fmt: skip
+        todo = [
+            e
+            for path, e in expected.items()
+            if path not in stack and path not in replaced.get(e.package, ())
+        ]
+        checked = pool.map(lambda e: _check(prefix, roots, e, present), todo)
+        findings = [found for found in checked if found]
+    findings += left_over + list(_records(prefix, opened, present))
+    known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
+    bytecode, foreign = _foreign(prefix, present, known)
+    return CondaVerdict(
+        findings=tuple(sorted([*findings, *foreign], key=lambda f: (f.package, f.path))),
+        explained=frozenset(e.file.path for e in todo),
+        superseded=tuple(sorted(replaced)),
+        packages=len(opened),
+        files=len(todo),
+        bytecode=bytecode,
+    )
+
+
+def _stack_paths(prefix: Path, records: Records) -> set[str]:
+    """Return every path that the stack's wheels account for, relative to the prefix."""
+    site = Site(prefix, prefix / SITE)
+    paths = set()
+    for wheel in records.wheels.values():
+        for file in wheel.files:
+            full = site.root(file.scheme, wheel.name) / file.path
+            paths.add(full.relative_to(prefix).as_posix())
+        paths.update(f"bin/{name}" for name, _ in wheel.scripts)
+    return paths
+
+
+def _superseded(package: CondaPackage, wheels: Collection[str]) -> frozenset[str]:
+    """Return the paths that installing the stack takes away from a conda package.
+
+    An installer that finds the same distribution in site-packages uninstalls it first: all that
+    the package has there, and its scripts.
+    """
+    for file in package.files:
+        match = re.fullmatch(
+            r"(?:.*/)?site-packages/([^/]+?)-[^/-]+\.dist-info/METADATA", file.path
+        )
+        if match and canonicalize_name(match[1]) in wheels:
+            return frozenset(
+                [f"{SITE}/{f.path.partition('site-packages/')[2]}" for f in package.files
+                 if "site-packages/" in f.path]
+                + [f"bin/{name}" for name, _ in package.entry_points]
+            )  # fmt: skip
+    return frozenset()
+
+
+def _expected(package: CondaPackage, roots: Sequence[str]) -> list[_Expected]:
+    # A prefix reached through a link may have been made under either of its names.
+    trees = [installed_files(package, root, SITE) for root in roots]
+    found = [
+        _Expected(
+            package.name,
+            InstalledFile(
+                path=variants[0].path,
+                executable=variants[0].executable,
+                sha256=frozenset().union(*(v.sha256 for v in variants)),
+                target=variants[0].target,
+            ),
+        )
+        for variants in zip(*trees, strict=True)
+    ]
+    found += [
+        _Expected(package.name, InstalledFile(f"bin/{name}", True, frozenset()), target)
+        for name, target in package.entry_points
+    ]
+    return found
+
+
+def _by_path(found: Iterable[_Expected]) -> dict[str, _Expected]:
+    """Index by path; where two packages carry one path, clients leave either one's file."""
+    by_path: dict[str, _Expected] = {}
+    for item in found:
+        other = by_path.get(item.file.path)
+        if other:
+            file = item.file
+            item = _Expected(  # noqa: PLW2901 - both are allowed
+                other.package,
+                InstalledFile(file.path, file.executable, file.sha256 | other.file.sha256,
+                              file.target),
+                item.entry_point or other.entry_point,
+            )  # fmt: skip
+        by_path[item.file.path] = item
+    return by_path
+
+
+def _check(
+    prefix: Path, roots: Sequence[str], item: _Expected, present: Mapping[str, os.stat_result]
+) -> Finding | None:
+    status = present.get(item.file.path)
+    fault: tuple[Kind, str] | None
+    if status is None:
+        fault = ("missing", "the file is not there")
+    else:
+        try:
+            fault = _fault(prefix / item.file.path, status, roots, item)
+        except OSError as error:
+            fault = ("unreadable", error.strerror or str(error))
+    return Finding(fault[0], item.package, item.file.path, fault[1]) if fault else None
+
+
+def _fault(
+    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected
+) -> tuple[Kind, str] | None:
+    file = item.file
+    if file.target is not None:
+        if not stat.S_ISLNK(status.st_mode):
+            return "not a file", f"the package has a link to {file.target} in its place"
+        target = str(path.readlink())
+        return None if target == file.target else (
+            "changed", f"a link to {target}, the package's goes to {file.target}"
+        )  # fmt: skip
+    if not stat.S_ISREG(status.st_mode):
+        return "not a file", "a link or another kind of node stands in its place"
+    if item.entry_point:
+        text = path.read_bytes().decode("utf-8", "replace")
+        pythons = [f"{root}/bin/python{v}" for root in roots for v in (PYTHON_VERSION, "")]
+        if not any(is_entry_point_script(text, item.entry_point, p) for p in pythons):
+            return "changed", f"it is not the script that runs {item.entry_point}"
+    else:
+        actual = sha256_of(path)
+        if actual not in file.sha256:
+            wanted = " or ".join(sorted(file.sha256))
+            return "changed", f"sha256 {actual}, the package with this prefix has {wanted}"
+    if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+        return "mode", "it is set-user-ID or set-group-ID, no conda package's file is"
+    if bool(status.st_mode & stat.S_IXUSR) != file.executable:
+        return "mode", "not executable, the package's is" if file.executable else (
+            "executable, the package's is not"
+        )
+    return None
+
+
+def _records(
+    prefix: Path,
+    opened: Iterable[tuple[Package, CondaPackage]],
+    present: Mapping[str, os.stat_result],
+) -> Iterator[Finding]:
+    """Yield what is wrong with the records in `conda-meta`: who is installed, by its own word."""
+    noted = {p for p in present if re.fullmatch(r"conda-meta/[^/]+\.json", p)}
+    by_name = defaultdict(list)
+    for path in sorted(noted):
+        by_name[path.removeprefix("conda-meta/").rsplit("-", 2)[0]].append(path)
+    for locked, package in opened:
+        path = f"conda-meta/{package.record_name}.json"
+        if path not in noted:
+            others = by_name[package.name]
+            detail = f"{Path(others[0]).stem} is installed" if others else "it is not installed"
+            yield Finding("version" if others else "missing", package.name, others[0] if others
+                          else path, f"{detail}, the lock says {locked.filename}")  # fmt: skip
+            continue
+        record = _read_json(prefix / path)
+        for kind, digest in (("sha256", locked.sha256), ("md5", locked.md5)):
+            if record.get(kind, digest) != digest:
+                yield Finding("version", package.name, path, f"installed from {kind} "
+                              f"{record[kind]}, the lock says {digest}")  # fmt: skip
+    locked_names = {package.name for _, package in opened}
+    for name in sorted(by_name.keys() - locked_names):
+        for path in by_name[name]:
+            yield Finding("foreign", name, path, "this conda package is not in the lock")
+
+
+def _read_json(path: Path) -> dict[str, object]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return content if isinstance(content, dict) else {}
+
+
+def _foreign(
+    prefix: Path, present: Mapping[str, os.stat_result], known: Collection[str]
+) -> tuple[int, list[Finding]]:
+    """Return the byte code explained and the findings outside site-packages."""
+    unknown = [
+        path
+        for path in sorted(present.keys() - set(known) - CLIENT_FILES)
+        if not path.startswith(SITE + "/") and not re.fullmatch(r"conda-meta/[^/]+\.json", path)
+        and not _harmless_state(prefix, path)
+    ]  # fmt: skip
+    compiled = [path for path in unknown if path.endswith((".pyc", ".pyo"))]
+    explained, stale = explain_bytecode(prefix, present, compiled)
+    findings = [Finding("byte code", "", path, why) for path, why in stale]
+    findings += [
+        Finding("foreign", "", path, "no locked artifact explains it")
+        for path in unknown
+        if path not in set(compiled)
+    ]
+    return explained, findings
+
+
+def _harmless_state(prefix: Path, path: str) -> bool:
+    # conda keeps the variables of `conda env config vars set` here; they enter activation.
+    return path == "conda-meta/state" and not _read_json(prefix / path).get("env_vars")
+
+
+def digest_of(packages: Iterable[Package]) -> str:
+    """Return one digest over the foundation's artifacts: `sha256:` and hex, for certificates."""
+    rows = sorted(f"{p.filename} {p.sha256}" for p in packages)
+    return "sha256:" + sha256("\n".join(rows).encode()).hexdigest()
