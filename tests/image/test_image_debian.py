@@ -1,6 +1,7 @@
 """Debian packages as files: dpkg's database, users, alternatives, and nothing executed."""
 
 import io
+import json
 import shutil
 import subprocess
 import tarfile
@@ -20,10 +21,12 @@ from torchlock.rootfs.control import paragraphs, relations
 from torchlock.rootfs.convert import ConvertError, Rootfs
 from torchlock.rootfs.lock import (
     LOCK,
+    REQUEST,
     RootfsLock,
     RootfsLockError,
     closure,
     read_rootfs_lock,
+    relock_rootfs,
     rootfs_lock_text,
 )
 from torchlock.rootfs.sources import apt_uris
@@ -237,6 +240,20 @@ def test_a_damaged_lock_is_named(tmp_path: Path, text: str):
     (tmp_path / "lock.json").write_text(text)
     with pytest.raises(RootfsLockError, match="is damaged"):
         read_rootfs_lock(tmp_path / "lock.json")
+
+
+@pytest.mark.slow
+def test_the_archive_can_be_locked_again(tmp_path: Path):
+    """Needs the Debian archive: its signature holds, and the request can be met today."""
+    shutil.copy(LOCK, tmp_path / "lock.json")
+    known, made = relock_rootfs(tmp_path / "lock.json")
+    assert read_rootfs_lock(tmp_path / "lock.json") == made
+    request = json.loads(REQUEST.read_text())
+    layers = {p.name: p.layer for p in made.packages}
+    assert all(layers[name] == "system" for name in request["system"])
+    assert layers["g++"] == layers["libc6-dev"] == "toolchain"
+    assert known is not None and made.date >= known.date
+    assert {a.url for a in made.archives.values()} == {a.url for a in known.archives.values()}
 
 
 @pytest.fixture
