@@ -1,0 +1,101 @@
+"""Small wheels, packages and locks to render from."""
+
+from __future__ import annotations
+
+import base64
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import lzma
+import tarfile
+import zipfile
+from pathlib import Path
+
+
+def record_row(path: str, content: bytes) -> str:
+    digest = base64.urlsafe_b64encode(hashlib.sha256(content).digest()).decode().rstrip("=")
+    return f"{path},sha256={digest},{len(content)}\n"
+
+
+def make_wheel(
+    directory: Path,
+    name: str = "demo",
+    files: dict[str, bytes] | None = None,
+    *,
+    entry_points: str = "",
+    compression: int = zipfile.ZIP_DEFLATED,
+) -> Path:
+    info = f"{name}-1.0.dist-info"
+    members = dict(files if files is not None else {f"{name}/__init__.py": b"value = 1\n" * 50})
+    members[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n".encode()
+    members[f"{info}/WHEEL"] = b"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+    if entry_points:
+        members[f"{info}/entry_points.txt"] = entry_points.encode()
+    record = "".join(record_row(path, content) for path, content in members.items())
+    members[f"{info}/RECORD"] = (record + f"{info}/RECORD,,\n").encode()
+    path = directory / f"{name}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for member, content in members.items():
+            row = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))
+            row.external_attr = 0o644 << 16
+            row.compress_type = compression
+            archive.writestr(row, content)
+    return path
+
+
+def _ar(members: dict[str, bytes]) -> bytes:
+    out = b"!<arch>\n"
+    for name, content in members.items():
+        out += f"{name:<16}{0:<12}{0:<6}{0:<6}{'100644':<8}{len(content):<10}`\n".encode()
+        out += content + b"\n" * (len(content) % 2)
+    return out
+
+
+def _tar(entries: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for info, content in entries:
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    return out.getvalue()
+
+
+def entry(name: str, kind: bytes = tarfile.REGTYPE, mode: int = 0o644, target: str = ""):
+    info = tarfile.TarInfo(name)
+    info.type, info.mode, info.linkname = kind, mode, target
+    return info
+
+
+COMPRESSED = {"": bytes, ".xz": lzma.compress, ".gz": gzip.compress, ".bz2": bz2.compress}
+
+
+def make_deb(
+    directory: Path,
+    name: str,
+    files: list[tuple[tarfile.TarInfo, bytes]],
+    *,
+    control: dict[str, bytes] | None = None,
+    version: str = "1.0",
+    fields: str = "",
+    compression: str = "",
+) -> Path:
+    text = f"Package: {name}\nVersion: {version}\nArchitecture: amd64\n{fields}Description: x\n"
+    members = {"control": text.encode(), **(control or {})}
+    path = directory / f"{name}_{version}_amd64.deb"
+    path.write_bytes(
+        _ar(
+            {
+                "debian-binary": b"2.0\n",
+                "control.tar": _tar([(entry(f"./{k}"), v) for k, v in members.items()]),
+                f"data.tar{compression}": COMPRESSED[compression](_tar(files)),
+            }
+        )
+    )
+    return path
+
+
+def write_json(path: Path, content: object) -> Path:
+    path.write_text(json.dumps(content))
+    return path

@@ -1,0 +1,339 @@
+"""Debian packages as files: dpkg's database, users, alternatives, and nothing executed."""
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.image.image_making import entry, make_deb
+from torchlock.formats.deb import DebError, read_deb
+from torchlock.oci.layer import write_layer
+from torchlock.rootfs import debversion, ldcache
+from torchlock.rootfs.archive import ArchiveError, check_release
+from torchlock.rootfs.control import paragraphs, relations
+from torchlock.rootfs.convert import ConvertError, Rootfs
+from torchlock.rootfs.lock import (
+    LOCK,
+    REQUEST,
+    RootfsLock,
+    RootfsLockError,
+    closure,
+    read_rootfs_lock,
+    relock_rootfs,
+    rootfs_lock_text,
+)
+from torchlock.rootfs.sources import apt_uris
+
+MASTER = b"root:*:0:0:root:/root:/bin/bash\n"
+BASE = [
+    (entry("./usr/share/base-passwd/passwd.master"), MASTER),
+    (entry("./usr/share/base-passwd/group.master"), b"root:*:0:\nshadow:*:42:\n"),
+    (entry("./bin/tool", mode=0o4755), b"#!/bin/sh\n"),
+    (entry("./bin/alias", tarfile.LNKTYPE, target="./bin/tool"), b""),
+    (entry("./lib/link", tarfile.SYMTYPE, target="/bin/tool"), b""),
+    (entry("./tmp", tarfile.DIRTYPE, 0o1777), b""),
+    (entry("./etc/demo.conf"), b"conf\n"),
+    (entry("./usr/share/doc/base/copyright"), b"free\n"),
+    (entry("./usr/share/doc/base/changelog.gz"), b"long\n"),
+    (entry("./usr/share/man/man1/tool.1.gz"), b"long\n"),
+    (entry("./usr/share/ca-certificates/mozilla/A.crt"), b"CERT A\n"),
+    (entry("./usr/share/ca-certificates/mozilla/B.crt"), b"CERT B"),
+]
+CONTROL = {
+    "postinst": b"#!/bin/sh\ntouch /executed\n",
+    "conffiles": b"/etc/demo.conf\n",
+    "triggers": b"interest-noawait /usr/share/demo\ninterest demo-trigger\nactivate other\n",
+}
+EMPTY = RootfsLock("bookworm", "amd64", "2026-01-01T00:00:00Z", {}, ())
+
+
+def converted(debs: list[Path]) -> dict[str, tuple[tarfile.TarInfo, bytes]]:
+    rootfs, found = Rootfs(), {}
+    for items in (rootfs.package_items(debs, first=True), rootfs.configuration_items(EMPTY)):
+        out = io.BytesIO()
+        write_layer(items, out)
+        with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
+            for row in archive:
+                found[row.name] = (row, archive.extractfile(row).read() if row.isreg() else b"")
+    return found
+
+
+def test_packages_become_a_merged_usr_file_system(tmp_path: Path):
+    found = converted([make_deb(tmp_path, "base", BASE, control=CONTROL)])
+    assert found["bin"][0].linkname == "usr/bin" and found["lib"][0].linkname == "usr/lib"
+    assert found["usr/bin/tool"][0].mode == 0o4755
+    assert found["usr/bin/alias"][0].linkname == "usr/bin/tool"
+    assert found["usr/lib/link"][0].linkname == "/bin/tool"
+    assert found["tmp"][0].mode == 0o1777
+    assert "usr/share/doc/base/copyright" in found
+    assert "usr/share/doc/base/changelog.gz" not in found
+    assert not any(name.startswith("usr/share/man") for name in found)
+
+
+def test_the_database_says_installed_and_keeps_the_scripts_unexecuted(tmp_path: Path):
+    found = converted([make_deb(tmp_path, "base", BASE, control=CONTROL)])
+    status = next(paragraphs(found["var/lib/dpkg/status"][1].decode()))
+    assert status["Status"] == "install ok installed"
+    assert status["Version"] == "1.0"
+    assert status["Conffiles"].strip() == "/etc/demo.conf b9a771b420047cfaa3543e66c78f44f6"
+    assert found["var/lib/dpkg/info/base.postinst"][0].mode == 0o755
+    assert b"/bin/tool\n" in found["var/lib/dpkg/info/base.list"][1]
+    assert found["var/lib/dpkg/triggers/File"][1] == b"/usr/share/demo base/noawait\n"
+    assert found["var/lib/dpkg/triggers/demo-trigger"][1] == b"base\n"
+    assert not Path("/executed").exists()
+
+
+def test_accounts_have_no_passwords(tmp_path: Path):
+    found = converted([make_deb(tmp_path, "base", BASE)])
+    passwd = found["etc/passwd"][1].decode().splitlines()
+    assert "user:x:1000:1000:user:/home/user:/bin/bash" in passwd
+    row, shadow = found["etc/shadow"]
+    assert (row.mode, row.gid) == (0o640, 42)
+    assert all(line.split(":")[1] == "*" for line in shadow.decode().splitlines())
+    assert len(shadow.splitlines()) == len(passwd)
+
+
+def test_the_certificate_bundle_joins_all(tmp_path: Path):
+    found = converted([make_deb(tmp_path, "base", BASE)])
+    assert found["etc/ssl/certs/ca-certificates.crt"][1] == b"CERT A\nCERT B\n"
+    assert found["etc/ca-certificates.conf"][1] == b"mozilla/A.crt\nmozilla/B.crt\n"
+
+
+def test_two_packages_with_one_path_are_refused(tmp_path: Path):
+    debs = [make_deb(tmp_path, "base", BASE), make_deb(tmp_path, "rival", BASE[2:3])]
+    with pytest.raises(ConvertError, match=r"base_.*rival_.*usr/bin/tool"):
+        converted(debs)
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        entry("../etc/passwd"),
+        entry("/etc/passwd"),
+        entry("./a/../../b"),
+        entry("./dev/null", tarfile.CHRTYPE),
+        entry("./pipe", tarfile.FIFOTYPE),
+    ],
+)
+def test_unsafe_entries_are_refused(tmp_path: Path, bad: tarfile.TarInfo):
+    deb = make_deb(tmp_path, "bad", [(bad, b"")])
+    with pytest.raises(DebError, match=r"bad_1\.0"):
+        list(read_deb(deb).files())
+
+
+@pytest.mark.parametrize("cut", [5, 70, 200, -10])
+def test_damaged_packages_are_refused(tmp_path: Path, cut: int):
+    path = make_deb(tmp_path, "base", BASE)
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DebError):
+        list(read_deb(path).files())
+
+
+@given(st.binary(max_size=300))
+def test_no_bytes_make_the_reader_fail_otherwise(tmp_path_factory, content: bytes):
+    path = tmp_path_factory.mktemp("deb") / "x_1_amd64.deb"
+    path.write_bytes(b"!<arch>\n" + content)
+    with pytest.raises(DebError):
+        read_deb(path)
+
+
+@pytest.mark.parametrize("compression", ["", ".xz", ".gz", ".bz2"])
+def test_every_compression_that_debian_uses_is_read(tmp_path: Path, compression: str):
+    deb = read_deb(make_deb(tmp_path, "base", BASE, compression=compression))
+    assert [f.path for f in deb.files()][:3] == [e.name[2:] for e, _ in BASE[:3]]
+
+
+def test_versions_are_ordered_as_dpkg_orders_them():
+    ordered = ["1.0~rc1", "1.0", "1.0-1", "1.0-1+deb12u1", "1.0-1+deb12u10", "1.0a", "1.0.1",
+               "1.10", "2.0", "1:0.1"]  # fmt: skip
+    assert sorted({*ordered}, key=debversion.key) == ordered
+    assert debversion.compare("1.0", "1.0-0") == 0
+    assert debversion.compare("09", "9") == 0
+
+
+@given(*[st.from_regex(r"([0-9]:)?[0-9][0-9a-z.+~]{0,8}(-[0-9a-z.+~]{1,4})?", fullmatch=True)] * 2)
+def test_order_is_antisymmetric(left: str, right: str):
+    forth, back = debversion.compare(left, right), debversion.compare(right, left)
+    assert (forth > 0) == (back < 0) and (forth == 0) == (back == 0)
+
+
+def test_versions_agree_with_dpkg_itself():
+    dpkg = shutil.which("dpkg")
+    if dpkg is None:
+        pytest.skip("dpkg is not installed")
+    for left, right in [("1.0~rc1", "1.0"), ("2.36-9+deb12u14", "2.36-9+deb12u9"), ("1a", "1+")]:
+        code = subprocess.run([dpkg, "--compare-versions", left, "lt", right], check=False)
+        assert (code.returncode == 0) == (debversion.compare(left, right) < 0)
+
+
+def row(name: str, version: str = "1", **fields: str) -> dict[str, str]:
+    named = {k.replace("_", "-"): v for k, v in fields.items()}
+    return {"Package": name, "Version": version, **named}
+
+
+INDEX = {
+    "app": [("d", row("app", Depends="lib (>= 2), awk | other")), ("d", row("app", "0.9"))],
+    "lib": [("d", row("lib", "1")), ("s", row("lib", "2+deb12u1", Pre_Depends="base"))],
+    "base": [("d", row("base"))],
+    "gawk": [("d", row("gawk", Provides="awk"))],
+    "mawk": [("d", row("mawk", Provides="awk"))],
+}
+
+
+def test_closure_takes_the_newest_and_follows_dependencies():
+    found = closure(INDEX, ["app", "mawk"])
+    assert {n: r["Version"] for n, (_, r) in found.items()} == {
+        "app": "1", "lib": "2+deb12u1", "base": "1", "mawk": "1",
+    }  # fmt: skip
+    assert found["lib"][0] == "s"
+    assert "gawk" in closure(INDEX, ["app"])
+
+
+def test_what_cannot_be_met_is_named():
+    with pytest.raises(RootfsLockError, match="no package nothing"):
+        closure(INDEX, ["nothing"])
+    index = {"aa": [("d", row("aa", Depends="bb (>= 5)"))], "bb": [("d", row("bb"))]}
+    with pytest.raises(RootfsLockError, match="aa depends on"):
+        closure(index, ["aa"])
+
+
+def test_relations_are_parsed():
+    [[a], [b, c]] = relations("aa:any (>= 1:2.3-4~), bb | cc (= 1)")
+    assert (a.name, a.operator, a.version) == ("aa", ">=", "1:2.3-4~")
+    assert (b.name, c.operator, c.version) == ("bb", "=", "1")
+
+
+def test_apt_sources_of_both_kinds_are_read(tmp_path: Path):
+    (tmp_path / "sources.list.d").mkdir()
+    (tmp_path / "sources.list").write_text(
+        "deb [signed-by=/k arch=amd64] http://one/debian bookworm main\n"
+        "# deb http://no bookworm main\ndeb-src http://no bookworm main\n"
+    )
+    (tmp_path / "sources.list.d" / "a.sources").write_text(
+        "Types: deb\nURIs: http://two/debian/\nSuites: bookworm bookworm-updates\n"
+        "Components: main contrib\n\nEnabled: no\nTypes: deb\nURIs: http://no\n"
+        "Suites: bookworm\nComponents: main\n"
+    )
+    assert apt_uris("bookworm", tmp_path) == ["http://one/debian", "http://two/debian"]
+    assert apt_uris("bookworm-updates", tmp_path) == ["http://two/debian"]
+    assert apt_uris("trixie", tmp_path) == []
+
+
+def test_the_lock_reads_back_as_written(tmp_path: Path):
+    lock = read_rootfs_lock(LOCK)
+    (tmp_path / "lock.json").write_text(rootfs_lock_text(lock))
+    assert read_rootfs_lock(tmp_path / "lock.json") == lock
+    assert all(p.url.startswith(lock.archives[p.archive].snapshots) for p in lock.packages)
+    names = {p.name for p in lock.packages}
+    assert {"gcc", "libpython3.11-dev", "openssh-server", "tini", "apt"} <= names
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": 9}', '{"format": 1}'])
+def test_a_damaged_lock_is_named(tmp_path: Path, text: str):
+    (tmp_path / "lock.json").write_text(text)
+    with pytest.raises(RootfsLockError, match="is damaged"):
+        read_rootfs_lock(tmp_path / "lock.json")
+
+
+@pytest.mark.slow
+def test_the_archive_can_be_locked_again(tmp_path: Path):
+    """Needs the Debian archive: its signature holds, and the request can be met today."""
+    shutil.copy(LOCK, tmp_path / "lock.json")
+    known, made = relock_rootfs(tmp_path / "lock.json")
+    assert read_rootfs_lock(tmp_path / "lock.json") == made
+    request = json.loads(REQUEST.read_text())
+    layers = {p.name: p.layer for p in made.packages}
+    assert all(layers[name] == "system" for name in request["system"])
+    assert layers["g++"] == layers["libc6-dev"] == "toolchain"
+    assert known is not None and made.date >= known.date
+    assert {a.url for a in made.archives.values()} == {a.url for a in known.archives.values()}
+
+
+@pytest.fixture
+def signing(tmp_path: Path):
+    """A key of our own: its keyring directory, and a function that signs a release."""
+    if shutil.which("gpg") is None:
+        pytest.skip("gpg is not installed")
+    home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    base = ["gpg", "--homedir", str(home), "--batch", "--quiet"]
+    subprocess.run(
+        [*base, "--passphrase", "", "--quick-gen-key", "test", "ed25519"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    keys = tmp_path / "keys"
+    keys.mkdir()
+    public = subprocess.run([*base, "--export"], check=True, capture_output=True).stdout
+    (keys / "test.gpg").write_bytes(public)
+
+    def sign(text: str) -> bytes:
+        return subprocess.run(
+            [*base, "--clearsign"], input=text.encode(), check=True, capture_output=True
+        ).stdout
+
+    return keys, sign
+
+
+def release(until: datetime | None = None) -> str:
+    more = f"Valid-Until: {until:%a, %d %b %Y %H:%M:%S UTC}\n" if until else ""
+    return (
+        f"Codename: bookworm\nDate: Sat, 11 Jul 2026 10:16:37 UTC\n{more}SHA256:\n"
+        f" {'ab' * 32} 12 main/binary-amd64/Packages.xz\n"
+    )
+
+
+def test_a_signed_release_is_believed(signing):
+    keys, sign = signing
+    found = check_release(sign(release()), "bookworm", keys)
+    assert found.indices["main/binary-amd64/Packages.xz"] == "ab" * 32
+    assert found.date == datetime(2026, 7, 11, 10, 16, 37, tzinfo=timezone.utc)
+
+
+def test_releases_that_nobody_vouches_for_are_refused(signing, tmp_path: Path):
+    keys, sign = signing
+    signed = sign(release())
+    with pytest.raises(ArchiveError, match="not signed by the archive's key"):
+        check_release(signed.replace(b"ab" * 32, b"cd" * 32), "bookworm", keys)
+    with pytest.raises(ArchiveError, match="not signed by the archive's key"):
+        check_release(release().encode(), "bookworm", keys)
+    with pytest.raises(ArchiveError, match="not signed by the archive's key"):
+        check_release(signed, "bookworm")  # Debian's keys do not know ours
+    with pytest.raises(ArchiveError, match="not for trixie"):
+        check_release(signed, "trixie", keys)
+    past = datetime.now(timezone.utc) - timedelta(days=1)
+    with pytest.raises(ArchiveError, match="stale"):
+        check_release(sign(release(past)), "bookworm", keys)
+
+
+def test_the_loader_cache_is_what_ldconfig_reads(tmp_path: Path):
+    ldconfig = shutil.which("ldconfig") or "/sbin/ldconfig"
+    if not Path(ldconfig).exists():
+        pytest.skip("ldconfig is not installed")
+    libraries = {
+        "usr/lib/x86_64-linux-gnu/libb.so.2.1": "libb.so.2",
+        "usr/lib/x86_64-linux-gnu/liba.so.10": "liba.so.10",
+        "usr/lib/x86_64-linux-gnu/liba.so.9": "liba.so.9",
+    }
+    (tmp_path / "cache").write_bytes(ldcache.cache(libraries))
+    said = subprocess.run(
+        [ldconfig, "-C", str(tmp_path / "cache"), "-p"], capture_output=True, text=True, check=True
+    ).stdout
+    names = [line.split()[0] for line in said.splitlines()[1:4]]
+    assert names == ["libb.so.2", "liba.so.10", "liba.so.9"]
+    assert "libb.so.2 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libb.so.2" in said
+
+
+def test_sonames_are_read_from_libraries():
+    found = next(Path("/lib/x86_64-linux-gnu").glob("libc.so.6"), None)
+    if found is None:
+        pytest.skip("no glibc where Debian has it")
+    assert ldcache.soname(found.read_bytes()) == "libc.so.6"
+    assert ldcache.soname(b"\x7fELF") == ""
+    assert ldcache.soname(b"text") == ""

@@ -1,0 +1,371 @@
+"""Pushing: to a registry that fails in every way it can, and to the real one."""
+
+import base64
+import hashlib
+import json
+import shutil
+import socket
+import stat
+import subprocess
+import threading
+import time
+from collections import Counter
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from torchlock.errors import DoesNotHold
+from torchlock.oci import push as pushing
+from torchlock.oci.layer import file_item, write_layer
+from torchlock.oci.layout import Layout, document, image_config, image_manifest, referrer_manifest
+from torchlock.oci.push import PushError, parse_reference, push
+
+TAG = "demo:1"
+
+
+@pytest.fixture
+def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+    monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    made = Layout(tmp_path / "layout")
+    made.prepare()
+    layers = []
+    for name in ("one", "two"):
+        blobs = []
+        content = b"".join(hashlib.sha256(f"{name}{i}".encode()).digest() for i in range(4000))
+
+        def write(stream, content=content, name=name, blobs=blobs):
+            blobs.append(write_layer([file_item(name, content)], stream))
+            return blobs[0].digest
+
+        made.add(write)
+        layers.append((name, blobs[0]))
+    config = image_config(
+        created="2026-01-01T00:00:00Z", architecture="amd64", run={}, layers=layers
+    )
+    manifest = image_manifest(config, layers, {})
+    attached = document("application/vnd.cyclonedx+json", {"bomFormat": "CycloneDX"})
+    referrer, empty = referrer_manifest(manifest, attached)
+    for content in (config, manifest, attached, referrer, empty):
+        made.add_document(content)
+    made.publish(TAG, manifest, [referrer])
+    return made
+
+
+class Registry(ThreadingHTTPServer):
+    """A registry in memory; `plan` maps (method, what) to faults for the first requests."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.blobs: dict[str, bytes] = {}
+        self.manifests: dict[str, bytes] = {}
+        self.uploads: dict[str, bytearray] = {}
+        self.faults: dict[str, list[str]] = {}
+        self.asked: Counter[str] = Counter()
+        self.login = ""
+        self.lies = False
+
+    @property
+    def name(self) -> str:
+        return f"127.0.0.1:{self.server_port}"
+
+
+class Handler(BaseHTTPRequestHandler):
+    server: Registry
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status: int, body: bytes = b"", **headers: str) -> None:
+        self.send_response(status)
+        for key, value in headers.items():
+            self.send_header(key.replace("_", "-"), value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def handle_any(self) -> None:
+        url = urlsplit(self.path)
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        kind = "blob" if "/blobs/sha256" in url.path else url.path.split("/")[4:5]
+        kind = kind if isinstance(kind, str) else "".join(kind)
+        what = f"{self.command} {kind}"
+        self.server.asked[what] += 1
+        if url.path == "/token":
+            query = parse_qs(url.query)
+            good = self.headers.get("Authorization") == self.server.login
+            assert query["scope"] == ["repository:lab/demo:pull,push"]
+            return self.answer(200, b'{"token": "T"}') if good else self.answer(401)
+        if self.server.login and self.headers.get("Authorization") != "Bearer T":
+            realm = f'Bearer realm="http://{self.server.name}/token",service="reg"'
+            return self.answer(401, WWW_Authenticate=realm)
+        if self.server.faults.get(what):
+            fault = self.server.faults[what].pop(0)
+            if fault == "drop":  # half of the body arrived, then the connection broke
+                if self.command == "PATCH":
+                    self.server.uploads[url.path] += body[: len(body) // 2]
+                self.connection.shutdown(socket.SHUT_RDWR)
+                self.close_connection = True
+                return None
+            if fault == "forget":
+                self.server.uploads.clear()
+                return self.answer(404)
+            more = {"Retry_After": "0"} if fault == "429" else {}
+            return self.answer(int(fault), b'{"errors":[{"message":"on purpose"}]}', **more)
+        return getattr(self, f"on_{self.command.lower()}")(url, body)
+
+    do_GET = do_HEAD = do_POST = do_PATCH = do_PUT = handle_any  # noqa: N815
+
+    def on_head(self, url, _):
+        self.answer(200 if url.path.rpartition("/")[2] in self.server.blobs else 404)
+
+    def on_post(self, url, _):
+        query = parse_qs(url.query)
+        if query.get("from") == ["lab/base"] and query["mount"][0] in self.server.blobs:
+            return self.answer(201)
+        place = f"/v2/lab/demo/blobs/uploads/{len(self.server.uploads)}-{time.monotonic_ns()}"
+        self.server.uploads[place] = bytearray()
+        return self.answer(202, Location=f"{place}?state=1")
+
+    def on_patch(self, url, body):
+        upload = self.server.uploads.get(url.path)
+        if upload is None:
+            return self.answer(404)
+        if int(self.headers["Content-Range"].split("-")[0]) != len(upload):
+            return self.answer(416, Range=f"0-{len(upload) - 1}", Location=self.path)
+        upload += body
+        return self.answer(202, Location=self.path, Range=f"0-{len(upload) - 1}")
+
+    def on_get(self, url, _):
+        if url.path in self.server.uploads:
+            upload = self.server.uploads[url.path]
+            return self.answer(204, Location=self.path, Range=f"0-{max(len(upload) - 1, 0)}")
+        if "/uploads/" in url.path:
+            return self.answer(404)
+        content = self.server.manifests[url.path.rpartition("/")[2]]
+        return self.answer(200, content + b" " if self.server.lies else content)
+
+    def on_put(self, url, body):
+        name = url.path.rpartition("/")[2]
+        if "/manifests/" in url.path:
+            self.server.manifests[name] = body
+            return self.answer(201)
+        digest = parse_qs(url.query)["digest"][0]
+        content = bytes(self.server.uploads.pop(url.path))
+        if "sha256:" + hashlib.sha256(content).hexdigest() != digest:
+            return self.answer(400, b'{"errors":[{"message":"digest mismatch"}]}')
+        self.server.blobs[digest] = content
+        return self.answer(201)
+
+
+@pytest.fixture
+def registry(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(pushing, "CHUNK", 50_000)
+    with Registry() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def send(layout: Layout, registry: Registry, **more):
+    reference = parse_reference(f"{registry.name}/lab/demo:v1")
+    return push(layout, TAG, reference, pause=0.001, **more)
+
+
+def check(layout: Layout, registry: Registry) -> None:
+    digest = layout.find(TAG)["digest"]
+    assert registry.manifests["v1"] == layout.blob(digest).read_bytes()
+    for row in json.loads(registry.manifests["v1"])["layers"]:
+        assert registry.blobs[row["digest"]] == layout.blob(row["digest"]).read_bytes()
+
+
+def test_everything_is_sent_once(layout: Layout, registry: Registry):
+    first = send(layout, registry)
+    check(layout, registry)
+    assert first.sent > 200_000 and first.present == 0
+    second = send(layout, registry)
+    assert second.sent == 0 and second.present == first.sent
+    assert second.digest == first.digest == layout.find(TAG)["digest"]
+
+
+def test_the_bill_of_materials_is_attached_by_tag_where_there_is_no_api(
+    layout: Layout, registry: Registry
+):
+    digest = send(layout, registry).digest
+    index = json.loads(registry.manifests[digest.replace(":", "-")])
+    [row] = index["manifests"]
+    assert row["artifactType"] == "application/vnd.cyclonedx+json"
+    assert json.loads(registry.manifests[row["digest"]])["subject"]["digest"] == digest
+
+
+def test_blobs_are_mounted_from_another_repository(layout: Layout, registry: Registry):
+    send(layout, registry)
+    registry.manifests.clear()
+    kept = dict(registry.blobs)
+
+    class Empty(dict):  # lab/demo has none of them; lab/base has
+        def __contains__(self, digest):
+            return False
+
+    on_head = Handler.on_head
+    Handler.on_head = lambda self, url, body: self.answer(404)
+    try:
+        done = send(layout, registry, mount_from="lab/base")
+    finally:
+        Handler.on_head = on_head
+    assert done.sent == 0 and done.mounted == sum(map(len, kept.values()))
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        {"PATCH blobs": ["drop", "drop", "500"]},
+        {"PATCH blobs": ["drop"], "GET blobs": ["forget"]},
+        {"PATCH blobs": ["429", "503"], "POST blobs": ["502"], "PUT manifests": ["429"]},
+        {"HEAD blob": ["500", "drop"], "GET manifests": ["503"], "PUT blobs": ["500"]},
+    ],
+)
+def test_passing_faults_are_outlived(layout: Layout, registry: Registry, faults):
+    registry.faults = {k: list(v) for k, v in faults.items()}
+    send(layout, registry)
+    check(layout, registry)
+    assert not any(registry.faults.values()), "every planned fault happened"
+
+
+def test_a_broken_transfer_is_resumed_not_repeated(layout: Layout, registry: Registry):
+    registry.faults = {"PATCH blobs": ["drop"]}
+    done = send(layout, registry)
+    total = sum(len(b) for b in registry.blobs.values())
+    assert done.sent <= total
+    assert registry.asked["POST blobs"] == len(registry.blobs)
+
+
+@pytest.mark.parametrize(
+    ("faults", "says"),
+    [
+        ({"PUT manifests": ["500"] * 9}, "answers HTTP 500, 5 times"),
+        ({"PATCH blobs": ["drop"] * 20}, "broke 5 times"),
+        ({"PUT manifests": ["400"]}, "HTTP 400 to PUT .*on purpose"),
+        ({"POST blobs": ["403"]}, "does not let this user push to lab/demo"),
+    ],
+)
+def test_lasting_faults_are_named(layout: Layout, registry: Registry, faults, says):
+    registry.faults = faults
+    with pytest.raises(PushError, match=says):
+        send(layout, registry)
+
+
+def test_a_registry_that_is_not_there(layout: Layout):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(PushError, match="cannot be reached"):
+        push(layout, TAG, parse_reference(f"127.0.0.1:{port}/lab/demo"), pause=0.001)
+
+
+def test_a_registry_that_serves_something_else(layout: Layout, registry: Registry):
+    registry.lies = True
+    with pytest.raises(DoesNotHold, match="serves sha256:"):
+        send(layout, registry)
+
+
+def docker_config(tmp_path: Path, content: dict) -> None:
+    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker" / "config.json").write_text(json.dumps(content))
+
+
+LOGIN = base64.b64encode(b"me:secret").decode()
+
+
+def test_logins_of_the_docker_configuration_are_used(
+    layout: Layout, registry: Registry, tmp_path: Path
+):
+    registry.login = f"Basic {LOGIN}"
+    with pytest.raises(PushError, match=f"docker login {registry.name}"):
+        send(layout, registry)
+    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    send(layout, registry)
+    check(layout, registry)
+
+
+def test_credential_helpers_are_asked(
+    layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    registry.login = f"Basic {LOGIN}"
+    docker_config(tmp_path, {"credHelpers": {registry.name: "test"}})
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text('#!/bin/sh\necho \'{"Username": "me", "Secret": "secret"}\'\n')
+    helper.chmod(helper.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    send(layout, registry)
+    check(layout, registry)
+
+
+@pytest.mark.parametrize("text", ["demo", "lab/demo", "host.example/UPPER", "h:1/a:b:c", ""])
+def test_references_without_a_registry_are_refused(text: str):
+    with pytest.raises(PushError, match="which registry"):
+        parse_reference(text)
+
+
+def test_references_are_parsed():
+    found = parse_reference("registry.example:5000/team/image:v1.2")
+    assert (found.registry, found.repository, found.tag) == (
+        "registry.example:5000", "team/image", "v1.2",
+    )  # fmt: skip
+    assert found.base == "https://registry.example:5000"
+    assert parse_reference("localhost:5000/x").base == "http://localhost:5000"
+    assert parse_reference("host.example/x").tag == "latest"
+
+
+@pytest.fixture
+def real_registry(tmp_path: Path):
+    program = shutil.which("docker-registry")
+    if program is None:
+        pytest.skip("docker-registry is not installed")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    config = tmp_path / "registry.yml"
+    config.write_text(
+        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
+        f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{level: error}}\n"
+    )
+    process = subprocess.Popen(
+        [program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    for _ in range(100):
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                break
+        time.sleep(0.1)
+    yield f"127.0.0.1:{port}"
+    process.terminate()
+    process.wait()
+
+
+@pytest.mark.slow
+def test_the_real_registry_serves_the_digest(layout: Layout, real_registry: str, tmp_path: Path):
+    done = push(layout, TAG, parse_reference(f"{real_registry}/lab/demo:v1"))
+    again = push(layout, TAG, parse_reference(f"{real_registry}/lab/demo:v1"))
+    assert (again.sent, again.digest) == (0, done.digest)
+    other = parse_reference(f"{real_registry}/lab/other:v1")
+    assert push(layout, TAG, other, mount_from="lab/demo").mounted == done.sent
+    source = f"docker://{real_registry}/lab/demo:v1"
+    said = subprocess.run(
+        ["skopeo", "inspect", "--tls-verify=false", source],
+        check=True, capture_output=True, text=True,
+    )  # fmt: skip
+    assert json.loads(said.stdout)["Digest"] == done.digest
+    copy = f"oci:{tmp_path}/copy:v1"
+    subprocess.run(["skopeo", "copy", "--src-tls-verify=false", source, copy], check=True)
+    assert Layout(tmp_path / "copy").find("v1")["digest"] == done.digest
+    unpack = ["umoci", "unpack", "--rootless", "--image", f"{tmp_path}/copy:v1"]
+    subprocess.run([*unpack, str(tmp_path / "bundle")], check=True)
+    unpacked = (tmp_path / "bundle" / "rootfs" / "one").read_bytes()
+    assert unpacked.startswith(hashlib.sha256(b"one0").digest())

@@ -1,0 +1,466 @@
+"""The whole image: rendered from the lock, loaded by podman, and used as its users use it.
+
+Needs the 3 GB of wheels in the artifact store, Debian's packages, root, and from Debian:
+podman runc openssh-client chromium chromium-driver.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from torchlock.artifacts import Store, default_store, fetch
+from torchlock.lock import read_lock
+from torchlock.oci.layout import Layout
+from torchlock.oci.load import load
+from torchlock.realize.image import (
+    DEFAULT_TAG,
+    PLATFORM,
+    Image,
+    ImageSource,
+    image_digest,
+    render,
+)
+from torchlock.records import read_records
+from torchlock.repository import this_repository
+from torchlock.rootfs.lock import (
+    RootfsLockError,
+    fetch_debs,
+    make_rootfs_lock,
+    read_rootfs_lock,
+    rootfs_lock_text,
+)
+from torchlock.uv import uv_command, uv_environment
+from torchlock.verify import find_site, verify
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+REPOSITORY = this_repository()
+RUN = [
+    "podman", "--runtime", "/usr/sbin/runc", "run",
+    "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "host",
+]  # fmt: skip
+
+
+def run(*command: object, **more) -> str:
+    done = subprocess.run(
+        [str(c) for c in command], capture_output=True, text=True, check=False, **more
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout[-3000:]}{done.stderr[-3000:]}"
+    return done.stdout
+
+
+@dataclass
+class Rendered:
+    source: ImageSource
+    image: Image
+    out: Path
+    store: Store
+    pinned: bool
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory) -> Iterator[Rendered]:
+    """The image rendered with nothing known but the repository's records, and compared to them.
+
+    When the archive has dropped a locked package and the snapshot archive is out of reach, a
+    root file system locked anew takes its place: everything but the digest is then tested.
+    """
+    root = tmp_path_factory.mktemp("image")
+    shared = default_store()
+    lock = read_lock(REPOSITORY.lock)
+    fetch(lock.wheels(PLATFORM), shared)
+    rootfs, pinned = read_rootfs_lock(), True
+    try:
+        fetch_debs(rootfs, shared)
+    except RootfsLockError as error:
+        print(f"the rootfs lock's packages are not to be had any more: {error}")
+        rootfs, pinned = make_rootfs_lock(rootfs), False
+    # Artifacts are shared with other tests; layers that were made before are not.
+    store = Store(root / "store")
+    store.root.mkdir()
+    for name in ("sha256", "partial", "locks"):
+        (shared.root / name).mkdir(parents=True, exist_ok=True)
+        (store.root / name).symlink_to(shared.root / name)
+    records = read_records(REPOSITORY.records, PLATFORM)
+    sizes = {w.wheel: w.wheel_size for w in records.wheels.values()}
+    source = ImageSource(REPOSITORY, lock, rootfs, sizes)
+    image, _ = render(source, root / "out", store, verify=True)
+    yield Rendered(source, image, root / "out", store, pinned)
+    shutil.rmtree(root)
+
+
+def test_the_digest_told_from_records_is_the_digest_rendered(rendered: Rendered):
+    if rendered.pinned:
+        assert image_digest(rendered.source) == rendered.image.digest
+    else:
+        assert rendered.image.digest.startswith("sha256:")
+
+
+def test_the_image_has_about_twenty_layers_and_no_more_bytes_than_the_wheels(rendered: Rendered):
+    assert 18 <= len(rendered.image.layers) <= 26
+    groups = [b.size for title, b in rendered.image.layers if title.startswith("wheels, group")]
+    assert max(groups) < 70_000_000
+    spliced = sum(
+        blob.size
+        for title, blob in rendered.image.layers
+        if not title.startswith(("Debian", "byte code", "torchlock"))
+    )
+    assert spliced <= 1.02 * sum(rendered.source.sizes.values())
+
+
+OTHER = """
+import os, sys
+from pathlib import Path
+os.umask(0o077)
+sys.path.insert(0, {repository!r})
+from torchlock.artifacts import Store
+from torchlock.lock import read_lock
+from torchlock.realize.image import ImageSource, PLATFORM, render
+from torchlock.records import read_records
+from torchlock.repository import this_repository
+from torchlock.rootfs.lock import read_rootfs_lock
+repository = this_repository()
+records = read_records(repository.records, PLATFORM)
+source = ImageSource(
+    repository, read_lock(repository.lock), read_rootfs_lock(Path({rootfs!r})),
+    {{w.wheel: w.wheel_size for w in records.wheels.values()}},
+)
+image, _ = render(source, Path({out!r}), Store(Path({store!r})), verify=True)
+print(sys.version_info[:2], image.digest)
+"""
+
+
+def other_python(tmp_path: Path) -> Path:
+    """Another minor version of Python with what rendering needs, pinned as for this one."""
+    pins = [
+        f"{name}=={version}"
+        for name, version in (
+            line.split("==")
+            for line in run(*uv_command(), "pip", "freeze", "--python", sys.executable).split()
+            if "==" in line
+        )
+        if name.lower() in {
+            "deflate", "filelock", "isal", "packaging", "platformdirs", "pyyaml", "requests",
+            "requests-file", "rich", "truststore", "uv",
+        }
+    ]  # fmt: skip
+    for version in ("3.12", "3.13", "3.10"):
+        found = subprocess.run(
+            [*uv_command(), "python", "find", "--no-python-downloads", version],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        candidates = [
+            found.stdout.strip(),
+            *map(str, Path.home().glob(f".pyenv/versions/{version}*/bin/python")),
+        ]
+        for program in candidates:
+            if program and Path(program).exists():
+                run(*uv_command(), "venv", "--quiet", "--python", program, tmp_path / "other")
+                python = tmp_path / "other" / "bin" / "python"
+                run(*uv_command(), "pip", "install", "--quiet", "--python", python, *pins,
+                    env=uv_environment(index=True))  # fmt: skip
+                return python
+    pytest.skip("no second Python is on this machine")
+
+
+def test_another_host_renders_the_same_digest(rendered: Rendered, tmp_path: Path):
+    (tmp_path / "rootfs.json").write_text(rootfs_lock_text(rendered.source.rootfs))
+    script = OTHER.format(
+        repository=str(REPOSITORY.root), rootfs=str(tmp_path / "rootfs.json"),
+        out=str(tmp_path / "out"), store=str(rendered.store.root),
+    )  # fmt: skip
+    environment = {
+        **os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7",
+        "SOURCE_DATE_EPOCH": "1", "PYTHONDONTWRITEBYTECODE": "1",
+    }  # fmt: skip
+    said = run("taskset", "-c", "0", other_python(tmp_path), "-c", script, env=environment)
+    assert said.split()[-1] == rendered.image.digest
+    assert "(3, 11)" not in said
+    shutil.rmtree(tmp_path / "out")
+
+
+@pytest.fixture(scope="module")
+def loaded(rendered: Rendered) -> Iterator[str]:
+    for program in ("podman", "/usr/sbin/runc", "ssh", "chromium", "chromedriver"):
+        if not shutil.which(program):
+            pytest.skip(f"{program} is not installed")
+    done = load(Layout(rendered.out), DEFAULT_TAG, "podman")
+    assert done.digest_kept and done.digest == rendered.image.digest
+    yield done.name
+    subprocess.run(["podman", "rmi", "--force", done.name], check=False, capture_output=True)
+
+
+def inside(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
+    return run(*RUN, "--rm", *options, image, *command)
+
+
+def test_the_installed_files_are_the_locks(loaded: str):
+    root = Path(run("podman", "image", "mount", loaded).strip())
+    try:
+        records = read_records(REPOSITORY.records, PLATFORM)
+        verdict = verify(find_site(root / "opt" / "torchlock"), records)
+        assert verdict.findings == ()
+        assert verdict.tree == records.tree
+        assert verdict.bytecode > 9000
+    finally:
+        run("podman", "image", "unmount", loaded)
+
+
+def test_python_tools_see_the_packages(loaded: str):
+    script = """
+set -eu
+python -c 'import torch; assert torch.__version__ == "2.7.1+cu126"; print(torch.ones(2).sum())'
+pip check
+pip list --format=freeze | wc -l
+python -c 'import importlib.metadata as m; print(len(list(m.distributions())))'
+find / -xdev -name "ssh_host_*" -o -xdev -name authorized_keys | wc -l
+"""
+    said = inside(loaded, "bash", "-c", script).split("\n")
+    wheels = len(read_lock(REPOSITORY.lock).wheels(PLATFORM))
+    assert said[0] == "tensor(2.)"
+    assert said[1] == "No broken requirements found."
+    assert [int(n) for n in said[2:5]] == [wheels, wheels, 0]
+
+
+def test_torch_compile_finds_a_compiler(loaded: str):
+    script = "import torch; print(torch.compile(lambda x: (2 * x).sum())(torch.ones(8)).item())"
+    assert inside(loaded, "python", "-c", script).strip().endswith("16.0")
+
+
+def test_debian_is_whole_and_can_be_added_to(loaded: str):
+    script = """
+set -eu
+dpkg --audit
+apt-get check
+ldconfig -p | grep -c libstdc++.so.6
+python -c 'import ssl; print(len(ssl.create_default_context().get_ca_certs()) > 100)'
+apt-get update >/dev/null && apt-get install -y --no-install-recommends hello >/dev/null
+hello
+"""
+    said = inside(loaded, "bash", "-c", script)
+    assert "1\nTrue\nHello, world!" in said
+
+
+def test_validate_gives_the_recorded_digests_and_doctor_is_there(loaded: str):
+    said = inside(loaded, "validate", "--device", "cpu", "--only", "stack", "transformer")
+    assert "identical to the reference of class cpu x86-64 avx2" in " ".join(said.split())
+    if (REPOSITORY.root / "torchlock" / "doctor" / "__main__.py").exists():
+        assert "usage" in inside(loaded, "doctor", "--help")
+
+
+def test_the_first_notebook_runs_top_to_bottom(loaded: str):
+    script = """
+set -eu
+cd /workspace/notebooks
+jupyter nbconvert --to notebook --execute --stdout --log-level=ERROR first.ipynb
+"""
+    said = inside(loaded, "bash", "-c", script, options=("--user", "1000"))
+    assert "step   99  loss" in said and "image/png" in said
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Container:
+    """A container that serves, and the ports it serves on."""
+
+    def __init__(self, image: str, *options: str) -> None:
+        self.jupyter, self.ssh = free_port(), free_port()
+        self.id = run(
+            *RUN, "--detach", "--env", f"TORCHLOCK_JUPYTER_PORT={self.jupyter}",
+            "--env", f"TORCHLOCK_SSH_PORT={self.ssh}", *options, image,
+        ).strip()  # fmt: skip
+
+    def logs(self) -> str:
+        done = subprocess.run(
+            ["podman", "logs", self.id], capture_output=True, text=True, check=False
+        )
+        return done.stdout + done.stderr
+
+    def token(self) -> str:
+        """Wait until JupyterLab is up and return its token."""
+        for _ in range(300):
+            if found := re.search(r"127\.0\.0\.1:\d+/lab\?token=(\w+)", self.logs()):
+                return found[1]
+            time.sleep(0.2)
+        raise AssertionError(f"JupyterLab did not start:\n{self.logs()}")
+
+    def api(self, path: str, token: str) -> int:
+        url = f"http://127.0.0.1:{self.jupyter}/{path}"
+        request = urllib.request.Request(url, headers={"Authorization": f"token {token}"})
+        try:
+            with urllib.request.urlopen(request, timeout=20) as answer:
+                return answer.status
+        except urllib.error.HTTPError as error:
+            return error.code
+
+    def stop(self) -> int:
+        """Send SIGTERM, SIGKILL after 30 seconds; return the exit code."""
+        run("podman", "stop", "--time", "30", self.id)
+        return int(run("podman", "inspect", "--format", "{{.State.ExitCode}}", self.id))
+
+    def remove(self) -> None:
+        subprocess.run(["podman", "rm", "--force", self.id], check=False, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory) -> Path:
+    directory = tmp_path_factory.mktemp("keys")
+    for name in ("mine", "other"):
+        run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name)
+    return directory
+
+
+@pytest.fixture(scope="module")
+def serving(loaded: str, keys: Path) -> Iterator[Container]:
+    container = Container(
+        loaded, "--env", f"AUTHORIZED_KEYS={(keys / 'mine.pub').read_text()}",
+        "--env", "GREETING=hello from outside", "--env", "API_SECRET=s3",
+    )  # fmt: skip
+    container.token()
+    yield container
+    container.remove()
+
+
+def ssh(container: Container, key: Path, *more: str, program: str = "ssh") -> list[str]:
+    return [
+        program, "-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes",
+        "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-i", str(key),
+        "-o", f"Port={container.ssh}", *more,
+    ]  # fmt: skip
+
+
+def test_ssh_lets_the_key_in_with_the_containers_environment(serving: Container, keys: Path):
+    script = 'id -un; echo "$GREETING"; command -v python; bash -lc "command -v python"; env'
+    said = run(*ssh(serving, keys / "mine", "user@127.0.0.1", script)).splitlines()
+    assert said[:4] == [
+        "user", "hello from outside", "/opt/torchlock/bin/python", "/opt/torchlock/bin/python",
+    ]  # fmt: skip
+    assert "NVIDIA_VISIBLE_DEVICES=all" in said
+    assert not any(line.startswith(("AUTHORIZED_KEYS", "JUPYTER_TOKEN")) for line in said)
+
+
+@pytest.mark.parametrize(("key", "user"), [("other", "user"), ("mine", "root")])
+def test_ssh_keeps_others_out(serving: Container, keys: Path, key: str, user: str):
+    command = ssh(serving, keys / key, f"{user}@127.0.0.1", "true")
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 255 and "Permission denied (publickey)" in done.stderr
+
+
+def test_scp_copies_both_ways(serving: Container, keys: Path, tmp_path: Path):
+    (tmp_path / "there").write_bytes(os.urandom(100_000))
+    where = "user@127.0.0.1:/home/user/file"
+    run(*ssh(serving, keys / "mine", str(tmp_path / "there"), where, program="scp"))
+    run(*ssh(serving, keys / "mine", where, str(tmp_path / "back"), program="scp"))
+    assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
+
+
+def test_ssh_forwards_jupyters_port(serving: Container, keys: Path):
+    port = free_port()
+    forward = f"{port}:127.0.0.1:{serving.jupyter}"
+    command = ssh(serving, keys / "mine", "-N", "-L", forward, "user@127.0.0.1")
+    with subprocess.Popen(command) as process:
+        try:
+            for _ in range(50):
+                with socket.socket() as probe:
+                    if probe.connect_ex(("127.0.0.1", port)) == 0:
+                        break
+                time.sleep(0.1)
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/api", timeout=20) as answer:
+                assert b"version" in answer.read()
+        finally:
+            process.terminate()
+
+
+def test_jupyter_wants_its_token_and_runs_as_the_user(serving: Container):
+    token = serving.token()
+    assert serving.api("api/contents", "wrong") == 403
+    assert serving.api("api/contents/notebooks/first.ipynb", token) == 200
+    said = run("podman", "exec", serving.id, "ps", "-eo", "user:20,args")
+    [line] = [row for row in said.splitlines() if "jupyter-lab" in row]
+    assert line.startswith("user ")
+    run("podman", "exec", serving.id, "/opt/torchlock/libexec/health")
+
+
+def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
+    from selenium import webdriver
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.support.ui import WebDriverWait
+
+    options = webdriver.ChromeOptions()
+    for argument in (
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+        "--disable-background-networking", "--disable-component-update", "--disable-sync",
+        "--disable-dev-shm-usage", "--window-size=1300,1400", f"--user-data-dir={tmp_path}/chrome",
+    ):  # fmt: skip
+        options.add_argument(argument)
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    browser = webdriver.Chrome(options=options, service=service)
+    try:
+        wait = WebDriverWait(browser, 150, ignored_exceptions=(Exception,))
+        place = f"http://127.0.0.1:{serving.jupyter}/lab/tree/notebooks/first.ipynb"
+        browser.get(f"{place}?token={serving.token()}")
+
+        def text(driver) -> str:  # also of cells that are out of sight
+            return driver.execute_script("return document.body.textContent")
+
+        wait.until(lambda b: "Idle" in text(b))
+        wait.until(lambda b: b.find_element(By.XPATH, "//div[text()='Run']")).click()
+        wait.until(lambda b: b.find_element(By.XPATH, "//div[text()='Run All Cells']")).click()
+        wait.until(lambda b: "step   99  loss" in text(b))
+        shots = Path(os.environ.get("TORCHLOCK_SCREENSHOTS") or tmp_path)
+        shots.mkdir(parents=True, exist_ok=True)
+        assert browser.save_screenshot(str(shots / "jupyterlab.png"))
+    finally:
+        browser.quit()
+
+
+def test_sigterm_ends_it_and_a_volume_keeps_the_host_key(loaded: str, keys: Path, tmp_path: Path):
+    (tmp_path / "host").mkdir()
+    mine = keys / "mine.pub"
+    options = (
+        "--volume", f"{mine}:/etc/ssh/authorized_keys:ro",
+        "--volume", f"{tmp_path / 'host'}:/etc/ssh/host_keys",
+    )  # fmt: skip
+    prints = []
+    for _ in range(2):
+        container = Container(loaded, *options)
+        try:
+            container.token()
+            run(*ssh(container, keys / "mine", "user@127.0.0.1", "true"))
+            prints += re.findall(r"host key (SHA256:\S+)", container.logs())
+            assert container.stop() == 143, "it ended by itself, before SIGKILL (137)"
+        finally:
+            container.remove()
+    assert len(prints) == 2 and prints[0] == prints[1]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--user", "12345:0", "--read-only", "--read-only-tmpfs=false"),
+        ("--user", "1000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+    ],
+)
+def test_it_serves_unprivileged(loaded: str, options: tuple[str, ...]):
+    container = Container(loaded, *options)
+    try:
+        assert container.api("api/contents", container.token()) == 200
+        assert "no key is authorised. Give one with" in container.logs()
+    finally:
+        container.remove()

@@ -1,0 +1,291 @@
+"""Rendering: one digest whatever the host is like, nothing half-written, nothing made twice."""
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.image.image_making import entry, make_deb, make_wheel
+from torchlock.artifacts import Store
+from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.lock import Lock, Package
+from torchlock.oci import layer
+from torchlock.oci.layout import Layout, LayoutError
+from torchlock.realize import image, image_bytecode
+from torchlock.realize.image import DEFAULT_TAG, ImageSource, image_digest, plan, render
+from torchlock.realize.image_records import records_path, write_layer_records
+from torchlock.repository import Repository, this_repository
+from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
+
+BASE = [
+    (entry("./usr/share/base-passwd/passwd.master"), b"root:*:0:0:root:/root:/bin/bash\n"),
+    (entry("./usr/share/base-passwd/group.master"), b"root:*:0:\n"),
+]
+
+
+def sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+class World:
+    """A repository of its own, a filled store, and an image source of small parts."""
+
+    def __init__(self, root: Path) -> None:
+        self.made = root / "made"
+        self.made.mkdir()
+        self.store = Store(root / "store")
+        self.repository = Repository(root / "repository")
+        self.repository.records.mkdir(parents=True)
+        (self.repository.root / "validation").mkdir()
+        (self.repository.root / "torchlock" / "__init__.py").write_text("")
+        debs = [self._deb(n) for n in ("base", "python3.11", *image_bytecode.PACKAGES)]
+        archive = Archive("http://archive.invalid/debian", "http://snapshot.invalid/x", {})
+        rootfs = RootfsLock(
+            "bookworm", "amd64", "2026-01-02T03:04:05Z", {"debian": archive}, tuple(debs)
+        )
+        wheels = (self._wheel("alpha"), self._wheel("beta"), self._wheel("gamma"))
+        self.source = self._source(rootfs, wheels)
+
+    def _source(self, rootfs: RootfsLock, wheels: tuple[Package, ...]) -> ImageSource:
+        lock = Lock(wheels, ("linux-64",), (), (), {})
+        return ImageSource(self.repository, lock, rootfs, {w.sha256: 1000 for w in wheels})
+
+    def with_wheel(self, name: str, files: dict[str, bytes]) -> ImageSource:
+        changed = self._wheel(name, files)
+        wheels = tuple(changed if w.name == name else w for w in self.source.wheels)
+        return self._source(self.source.rootfs, wheels)
+
+    def _deb(self, name: str) -> DebPackage:
+        path = make_deb(self.made, name, BASE if name == "base" else [], version="3.11.2-1")
+        layer_name = "toolchain" if name == "zlib1g" else "system"
+        package = DebPackage(
+            name, "3.11.2-1", "amd64", "debian", layer_name, path.name, path.stat().st_size,
+            sha256(path), f"http://snapshot.invalid/x/{path.name}",
+        )  # fmt: skip
+        self._keep(package, path)
+        return package
+
+    def _wheel(self, name: str, files: dict[str, bytes] | None = None) -> Package:
+        path = make_wheel(self.made, name, files, compression=0)
+        url = f"http://index.invalid/{path.name}"
+        package = Package(name, "1.0", "pip", "linux-64", url, sha256(path), None, {})
+        self._keep(package, path)
+        return package
+
+    def _keep(self, artifact, path: Path) -> None:
+        kept = self.store.path(artifact)
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        kept.write_bytes(path.read_bytes())
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    # These packages hold no interpreter; the real one is tested in test_image_real.py.
+    monkeypatch.setattr(image, "unpack_compiler", lambda debs, directory: None)
+    monkeypatch.setattr(image, "compiled", lambda root, sources: iter(()))
+    return World(tmp_path)
+
+
+def everything_below(root: Path) -> set[str]:
+    return {
+        p.relative_to(root).as_posix() for p in root.rglob("*") if p.is_file() and p.name != ".lock"
+    }
+
+
+def test_the_layout_is_an_image(world: World, tmp_path: Path):
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    layout = Layout(tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "oci-layout").read_text()) == {
+        "imageLayoutVersion": "1.0.0"
+    }
+    manifest = json.loads(layout.read(layout.find(DEFAULT_TAG)))
+    config = json.loads(layout.read(manifest["config"]))
+    assert len(manifest["layers"]) == len(config["rootfs"]["diff_ids"]) == len(made.layers)
+    for row in manifest["layers"]:
+        content = layout.blob(row["digest"]).read_bytes()
+        assert "sha256:" + hashlib.sha256(content).hexdigest() == row["digest"]
+        assert len(content) == row["size"]
+    assert config["created"] == "2026-01-02T03:04:05Z"
+    assert config["config"]["Labels"]["torchlock.lock"] == world.source.lock.digest
+    assert config["config"]["Labels"]["torchlock.driver.minimum"] == "525.60.13"
+    assert not any(v.startswith("CUDA_VERSION") for v in config["config"]["Env"])
+    assert manifest["annotations"]["org.opencontainers.image.title"] == "torchlock"
+
+
+def test_the_bill_of_materials_is_attached(world: World, tmp_path: Path):
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    layout = Layout(tmp_path / "out")
+    [row] = layout.referrers(made.digest)
+    referrer = json.loads(layout.read(row))
+    assert referrer["subject"]["digest"] == made.digest
+    materials = json.loads(layout.read(referrer["layers"][0]))
+    purls = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
+    alpha = world.source.wheels[0]
+    assert purls[f"pkg:pypi/alpha@1.0?file_name={alpha.filename}"] == alpha.sha256
+    assert "pkg:deb/debian/base@3.11.2-1?arch=amd64&distro=bookworm" in purls
+
+
+def test_two_renders_and_a_rerender_agree(world: World, tmp_path: Path):
+    first, _ = render(world.source, tmp_path / "one", world.store)
+    second, _ = render(world.source, tmp_path / "two", world.store)
+    assert first.digest == second.digest
+    assert everything_below(tmp_path / "one") == everything_below(tmp_path / "two")
+    written = {p: p.stat().st_mtime_ns for p in (tmp_path / "one" / "blobs").rglob("*")}
+    render(world.source, tmp_path / "one", world.store)
+    for path in (p for p in written if p.is_file() and p.name != ".lock"):
+        assert path.stat().st_mtime_ns == written[path], "a blob that is there is left alone"
+
+
+def test_the_digest_is_told_from_records_without_a_wheel(world: World, tmp_path: Path):
+    with pytest.raises(TorchlockError, match="is not recorded"):
+        image_digest(world.source)
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    write_layer_records(records_path(world.repository.records, "linux-64"), layers)
+    for path in (world.store.root / "sha256").rglob("*.whl"):
+        path.unlink()
+    assert image_digest(world.source) == made.digest
+
+
+def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path):
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    write_layer_records(records_path(world.repository.records, "linux-64"), layers)
+    again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
+    assert again.digest == made.digest
+    for name in everything_below(tmp_path / "out"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_verify_compares_with_the_records(world: World, tmp_path: Path):
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    path = records_path(world.repository.records, "linux-64")
+    write_layer_records(path, layers)
+    assert render(world.source, tmp_path / "out", world.store, verify=True)[0] == made
+    key, (title, blob) = next((k, v) for k, v in layers.items() if "group" in v[0])
+    wrong = {**layers, key: (title, replace(blob, digest="sha256:" + "0" * 64))}
+    write_layer_records(path, wrong)
+    with pytest.raises(DoesNotHold, match=title):
+        render(world.source, tmp_path / "out", world.store, verify=True)
+
+
+def test_a_changed_wheel_changes_its_own_layers_alone(world: World, tmp_path: Path):
+    before, _ = render(world.source, tmp_path / "out", world.store)
+    changed = world.with_wheel("beta", {"beta/__init__.py": b"value = 2\n"})
+    after, _ = render(changed, tmp_path / "out", world.store)
+    assert after.digest != before.digest
+    old, new = ({b.digest for _, b in made.layers} for made in (before, after))
+    assert len(new - old) == 1
+
+
+def test_big_wheels_have_layers_of_their_own(world: World):
+    sizes = dict.fromkeys((w.sha256 for w in world.source.wheels), 1000)
+    sizes[world.source.wheels[1].sha256] = image.BIG
+    titles = [p.title for p in plan(replace(world.source, sizes=sizes))]
+    assert "beta 1.0" in titles
+    assert not any("alpha 1.0" in title for title in titles)
+
+
+def test_an_image_under_another_tag_stays(world: World, tmp_path: Path):
+    render(world.source, tmp_path / "out", world.store, tag="first:1")
+    changed = world.with_wheel("beta", {"beta/__init__.py": b"value = 2\n"})
+    render(changed, tmp_path / "out", world.store, tag="second:1")
+    layout = Layout(tmp_path / "out")
+    assert layout.find("first:1")["digest"] != layout.find("second:1")["digest"]
+    with pytest.raises(LayoutError, match="has no image third"):
+        layout.find("third:1")
+
+
+def test_a_killed_render_leaves_no_layout_and_is_gone_on_with(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    real, calls = layer.write_layer, []
+
+    def dies(items, out):
+        calls.append(out)
+        if len(calls) == 4:
+            out.write(b"half")
+            raise KeyboardInterrupt
+        return real(items, out)
+
+    monkeypatch.setattr(image, "write_layer", dies)
+    with pytest.raises(KeyboardInterrupt):
+        render(world.source, tmp_path / "out", world.store)
+    assert not (tmp_path / "out" / "index.json").exists()
+    assert not [n for n in everything_below(tmp_path / "out") if "partial" in n]
+    done = everything_below(tmp_path / "out")
+    monkeypatch.setattr(image, "write_layer", real)
+    (tmp_path / "out" / "blobs" / ".partial-killed").write_bytes(b"left by SIGKILL")
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    assert done <= everything_below(tmp_path / "out")
+    assert not (tmp_path / "out" / "blobs" / ".partial-killed").exists()
+    assert made.digest == render(world.source, tmp_path / "two", world.store)[0].digest
+
+
+def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(items, out):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(image, "write_layer", full)
+    with pytest.raises(TorchlockError, match="no space left"):
+        render(world.source, tmp_path / "out", world.store)
+    assert not (tmp_path / "out" / "index.json").exists()
+
+
+def test_a_directory_of_somebody_else_is_left_alone(world: World, tmp_path: Path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    with pytest.raises(LayoutError, match="holds no image layout"):
+        render(world.source, tmp_path / "out", world.store)
+    assert everything_below(tmp_path / "out") == {"thesis.tex"}
+
+
+HOSTILE = """
+import os, sys
+sys.path[:0] = {path!r}
+os.umask(0o077)
+from pathlib import Path
+import pytest
+import tests.image.test_image_render as t
+from torchlock.realize import image
+image.unpack_compiler = lambda debs, directory: None
+image.compiled = lambda root, sources: iter(())
+world = t.World(Path({root!r}))
+made, layers = image.render(world.source, Path({root!r}) / "out", world.store)
+print(made.digest, t.digest_of_layers(layers))
+"""
+
+
+def digest_of_layers(layers) -> str:
+    rows = [[title, blob.digest, blob.diff_id] for title, blob in layers.values()]
+    return hashlib.sha256(json.dumps(rows).encode()).hexdigest()
+
+
+GOLDEN = "c539f7775f9c664fb2ce9a49a9b75c5897ea7c4a2711dd9aca25251d1671849a"
+"""Of the layers of small parts made by hand: it moves with the renderer's rules alone."""
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONHASHSEED": "1"},
+        {"TZ": "UTC", "LC_ALL": "tr_TR.UTF-8", "PYTHONHASHSEED": "2", "SOURCE_DATE_EPOCH": "1"},
+    ],
+)
+def test_the_host_does_not_enter_the_digest(
+    world: World, tmp_path: Path, environment: dict[str, str]
+):
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    assert digest_of_layers(layers) == GOLDEN
+    here = [str(this_repository().root)]
+    other = tmp_path / "other"
+    other.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", HOSTILE.format(path=here, root=str(other))],
+        env={**os.environ, **environment}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [made.digest, GOLDEN]

@@ -1,0 +1,1 @@
+"""OCI images: layers, configuration, layout, push. Knows nothing of locks."""

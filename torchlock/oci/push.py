@@ -1,0 +1,341 @@
+"""Pushing a layout to a registry: only the blobs it lacks, resumed where a transfer broke.
+
+Protocol: OCI distribution specification 1.1, and the token flow of the docker registry
+authentication specification.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
+
+import requests
+
+from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.http import new_session
+from torchlock.oci.credentials import Credentials, credentials
+from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
+from torchlock.progress import Progress, silent
+
+ATTEMPTS = 5
+RETRIED = frozenset({408, 429, 500, 502, 503, 504})
+CHUNK = 32 << 20
+"""Bytes of a blob in one request: what a broken connection can cost."""
+
+
+class PushError(TorchlockError):
+    """The registry cannot be reached, refuses, or answers against its protocol."""
+
+
+@dataclass(frozen=True)
+class Reference:
+    """Where an image goes: registry host (with port), repository and tag."""
+
+    registry: str
+    repository: str
+    tag: str
+
+    @property
+    def base(self) -> str:
+        """The registry's URL; plain HTTP for this machine itself, as docker does."""
+        host = self.registry.rpartition(":")[0] or self.registry
+        local = host in ("localhost", "127.0.0.1", "[::1]")
+        return f"{'http' if local else 'https'}://{self.registry}"
+
+
+_REFERENCE = re.compile(
+    r"(?P<registry>[^/]+)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(:(?P<tag>[\w][\w.-]{0,127}))?"
+)
+
+
+def parse_reference(text: str) -> Reference:
+    """Parse `HOST[:PORT]/NAME[:TAG]`. Raises `PushError` when it names no registry."""
+    match = _REFERENCE.fullmatch(text)
+    if not match or not re.search(r"[.:]|^localhost$", match["registry"]):
+        raise PushError(f"{text!r} does not say which registry", hint="invoke push HOST/NAME:TAG")
+    return Reference(match["registry"], match["repository"], match["tag"] or "latest")
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push did: the manifest's digest, and bytes sent, mounted and found there."""
+
+    digest: str
+    sent: int
+    mounted: int
+    present: int
+
+
+def push(
+    layout: Layout,
+    tag: str,
+    reference: Reference,
+    *,
+    mount_from: str = "",
+    pause: float = 1.0,
+    progress: Progress = silent,
+) -> Pushed:
+    """Push the image named `tag` of a layout, and what is attached to it.
+
+    `mount_from` is another repository of the registry that may have the blobs already; `pause`
+    is the first wait between attempts, in seconds. Raises `PushError`, or `DoesNotHold` when
+    the registry then serves the tag under another digest.
+    """
+    return _Push(layout, reference, mount_from, pause, progress).image(layout.find(tag))
+
+
+@dataclass
+class _Push:
+    layout: Layout
+    reference: Reference
+    mount_from: str
+    pause: float
+    progress: Progress
+    session: requests.Session = field(default_factory=new_session)
+    sent: int = 0
+    mounted: int = 0
+    present: int = 0
+    tokens: dict[str, str] = field(default_factory=dict)
+
+    def image(self, descriptor: Descriptor) -> Pushed:
+        digest = str(descriptor["digest"])
+        self._manifest(descriptor, self.reference.tag)
+        attached = self.layout.referrers(digest)
+        supported = [self._manifest(row, str(row["digest"])) for row in attached]
+        if attached and not all(supported):
+            self._referrers_tag(digest, attached)
+        served = self._digest_of(self.reference.tag)
+        if served != digest:
+            raise DoesNotHold(
+                f"{self.reference.registry} serves {served} for the tag, pushed was {digest}"
+            )
+        return Pushed(digest, self.sent, self.mounted, self.present)
+
+    def _manifest(self, descriptor: Descriptor, name: str) -> bool:
+        """Push a manifest and its blobs; say whether the registry knows referrers."""
+        content = self.layout.read(descriptor)
+        manifest = json.loads(content)
+        blobs = {b["digest"]: b for b in (*manifest["layers"], manifest["config"])}
+        with self.progress("pushing", len(blobs)) as report:
+            for blob in blobs.values():
+                item = report.start(blob["digest"][7:19], blob["size"], 0)
+                try:
+                    self._blob(blob, lambda count, item=item: report.advance(item, count))
+                finally:
+                    report.finish(item)
+        answer = self._put_manifest(name, str(descriptor["mediaType"]), content)
+        return "OCI-Subject" in answer.headers or "subject" not in manifest
+
+    def _put_manifest(self, name: str, media_type: str, content: bytes) -> requests.Response:
+        headers = {"Content-Type": media_type}
+        return self._request("PUT", f"manifests/{name}", {201, 202}, data=content, headers=headers)
+
+    def _referrers_tag(self, digest: str, attached: list[Descriptor]) -> None:
+        """Attach by tag, the specification's way for registries without a referrers API."""
+        index = document(
+            INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(attached)}
+        )
+        self._put_manifest(digest.replace(":", "-"), INDEX, index.content)
+
+    def _digest_of(self, name: str) -> str:
+        answer = self._request("GET", f"manifests/{name}", {200}, headers={"Accept": MANIFEST})
+        return "sha256:" + hashlib.sha256(answer.content).hexdigest()
+
+    def _blob(self, blob: Descriptor, advance: Any) -> None:
+        digest, size = str(blob["digest"]), int(blob["size"])
+        if self._request("HEAD", f"blobs/{digest}", {200, 404}).status_code == 200:
+            self.present += size
+            advance(size)
+            return
+        query = {"mount": digest, "from": self.mount_from} if self.mount_from else {}
+        path = "blobs/uploads/" + (f"?{urlencode(query)}" if query else "")
+        answer = self._request("POST", path, {201, 202})
+        if answer.status_code == 201:
+            self.mounted += size
+            advance(size)
+            return
+        path_of_blob = self.layout.blob(digest)
+        if not path_of_blob.exists():
+            raise PushError(f"{self.layout.root} lacks the blob {digest}")
+        self._upload(path_of_blob, digest, size, self._location(answer), advance)
+
+    def _upload(self, path: Path, digest: str, size: int, location: str, advance: Any) -> None:
+        offset, faults = 0, 0
+        with path.open("rb") as stream:
+            while offset < size:
+                try:
+                    answer = self._send_chunk(stream, offset, min(CHUNK, size - offset), location)
+                except (requests.RequestException, _Again) as fault:
+                    faults += 1
+                    if faults >= ATTEMPTS:
+                        raise PushError(
+                            f"{self.reference.registry}: sending {digest} broke {faults} times, "
+                            f"last with: {fault}",
+                            hint="run the same command again; finished blobs are not sent twice",
+                        ) from None
+                    self._wait(faults, getattr(fault, "pause", 0.0))
+                    location, offset = self._resume(location, size)
+                    continue
+                location = self._location(answer)
+                done = max(_end_of_range(answer, size), offset + min(CHUNK, size - offset))
+                advance(done - offset)
+                self.sent += done - offset
+                offset, faults = done, 0
+        self._request("PUT", _with_query(location, digest=digest), {201})
+
+    def _send_chunk(
+        self, stream: IO[bytes], offset: int, count: int, location: str
+    ) -> requests.Response:
+        stream.seek(offset)
+        data = stream.read(count)
+        headers = {
+            "Content-Type": "application/octet-stream",
+            "Content-Range": f"{offset}-{offset + len(data) - 1}",
+        }
+        answer = self._send("PATCH", location, data=data, headers=headers)
+        if answer.status_code in RETRIED or answer.status_code == 416:
+            raise _Again(f"HTTP {answer.status_code}", _retry_after(answer))
+        if answer.status_code not in (202, 204):
+            raise self._refused("PATCH", location, answer)
+        return answer
+
+    def _resume(self, location: str, size: int) -> tuple[str, int]:
+        """Ask how much of an upload arrived; start another one when it is forgotten."""
+        answer = self._request("GET", location, {204, 404})
+        if answer.status_code == 204:
+            where = answer.headers.get("Location")
+            return (self._location(answer) if where else location), _end_of_range(answer, size)
+        return self._location(self._request("POST", "blobs/uploads/", {202})), 0
+
+    def _location(self, answer: requests.Response) -> str:
+        if "Location" not in answer.headers:
+            raise PushError(f"{self.reference.registry} gave no place to upload to")
+        return urljoin(answer.url, answer.headers["Location"])
+
+    def _request(self, method: str, path: str, wanted: set[int], **more: Any) -> requests.Response:
+        """Send a request, again after passing faults; return an answer with a wanted status."""
+        url = path
+        if not path.startswith("http"):
+            url = f"{self.reference.base}/v2/{self.reference.repository}/{path}"
+        fault = ""
+        for attempt in range(ATTEMPTS):
+            pause = 0.0
+            try:
+                answer = self._send(method, url, **more)
+            except requests.exceptions.SSLError as error:
+                raise PushError(
+                    f"{self.reference.registry}: the certificate is not trusted ({error})"
+                ) from None
+            except requests.RequestException as error:
+                fault = f"cannot be reached ({type(error).__name__})"
+            else:
+                if answer.status_code in wanted:
+                    return answer
+                if answer.status_code not in RETRIED:
+                    raise self._refused(method, url, answer)
+                fault, pause = f"answers HTTP {answer.status_code}", _retry_after(answer)
+            if attempt + 1 < ATTEMPTS:
+                self._wait(attempt + 1, pause)
+        raise PushError(
+            f"{self.reference.registry} {fault}, {ATTEMPTS} times",
+            hint="check the registry and the network, then run the same command again",
+        )
+
+    def _wait(self, attempt: int, pause: float) -> None:
+        time.sleep(max(pause, min(self.pause * 2 ** (attempt - 1), 30.0)))
+
+    def _send(self, method: str, url: str, **more: Any) -> requests.Response:
+        headers = dict(more.pop("headers", {}))
+        scope = f"repository:{self.reference.repository}:pull,push"
+        for _ in range(2):
+            authorized = dict(headers)
+            # Uploads may be redirected to a storage host, which must not see the registry's token.
+            if "token" in self.tokens and urlsplit(url).netloc == self.reference.registry:
+                authorized["Authorization"] = self.tokens["token"]
+            answer = self.session.request(
+                method, url, headers=authorized, timeout=(15, 300), **more
+            )
+            challenge = answer.headers.get("WWW-Authenticate", "")
+            if answer.status_code != 401 or not challenge:
+                return answer
+            self._authorize(challenge, scope)
+        return answer
+
+    def _authorize(self, challenge: str, scope: str) -> None:
+        known = credentials(self.reference.registry)
+        kind, _, rest = challenge.partition(" ")
+        if kind.lower() == "basic":
+            if known is None:
+                raise self._no_login()
+            self.tokens["token"] = _basic(known)
+            return
+        fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
+        if "realm" not in fields:
+            raise PushError(f"{self.reference.registry} asks for a login of an unknown kind")
+        query = {"service": fields.get("service", ""), "scope": fields.get("scope") or scope}
+        if self.mount_from:
+            query["scope"] += f" repository:{self.mount_from}:pull"
+        headers = {"Authorization": _basic(known)} if known else {}
+        answer = self.session.get(fields["realm"], params=query, headers=headers, timeout=(15, 60))
+        if not answer.ok:
+            raise self._no_login()
+        content = answer.json()
+        self.tokens["token"] = f"Bearer {content.get('token') or content.get('access_token')}"
+
+    def _no_login(self) -> PushError:
+        return PushError(
+            f"{self.reference.registry} does not let this user push to {self.reference.repository}",
+            hint=f"docker login {self.reference.registry}",
+        )
+
+    def _refused(self, method: str, url: str, answer: requests.Response) -> PushError:
+        if answer.status_code in (401, 403):
+            return self._no_login()
+        try:
+            said = "; ".join(str(e.get("message")) for e in answer.json()["errors"])
+        except (ValueError, KeyError, TypeError, AttributeError):
+            said = answer.reason or ""
+        path = urlsplit(url).path
+        return PushError(
+            f"{self.reference.registry} answers HTTP {answer.status_code} to {method} {path}: "
+            f"{said}"
+        )
+
+
+class _Again(Exception):  # noqa: N818 - becomes a PushError after the last attempt
+    def __init__(self, message: str, pause: float) -> None:
+        super().__init__(message)
+        self.pause = pause
+
+
+def _basic(known: Credentials) -> str:
+    return requests.auth._basic_auth_str(known.user, known.password)
+
+
+def _retry_after(answer: requests.Response) -> float:
+    value = answer.headers.get("Retry-After", "")
+    return min(float(value), 60.0) if value.isdigit() else 0.0
+
+
+def _end_of_range(answer: requests.Response, size: int) -> int:
+    """Return how many bytes the registry has, from `Range: 0-<last>`.
+
+    A registry that has nothing yet answers `0-0`, which also stands for one byte: nothing is
+    assumed, since sending from the start is always right.
+    """
+    match = re.fullmatch(r"(?:bytes=)?0-(\d+)", answer.headers.get("Range", ""))
+    if not match or match[1] == "0":
+        return 0
+    return min(int(match[1]) + 1, size)
+
+
+def _with_query(url: str, **more: str) -> str:
+    parts = urlsplit(url)
+    query = [*parse_qsl(parts.query, keep_blank_values=True), *more.items()]
+    return urlunsplit(parts._replace(query=urlencode(query)))

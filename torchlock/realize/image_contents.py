@@ -1,0 +1,93 @@
+"""The image's own small files: entry point, SSH and shell configuration, notebook, tools.
+
+They come from this repository; the layer they make is written anew in every render.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchlock.errors import TorchlockError
+from torchlock.lock import PYTHON_VERSION
+from torchlock.oci.layer import Item, directory_item, file_item, symlink_item
+from torchlock.realize.image_wheels import PREFIX
+from torchlock.rootfs.convert import USER_ID
+from torchlock.rootfs.lock import RootfsLock
+
+FILES = Path(__file__).resolve().parent.parent / "image"
+
+TOOLS = f"{PREFIX}/share/torchlock"
+"""Where the image keeps the checks that run inside it."""
+
+_PLACES = {
+    # file of `torchlock/image`: (place in the image, mode)
+    "entrypoint": (f"{PREFIX}/libexec/entrypoint", 0o755),
+    "health": (f"{PREFIX}/libexec/health", 0o755),
+    "profile.sh": ("etc/profile.d/torchlock.sh", 0o644),
+    "sshd_config": ("etc/ssh/sshd_config", 0o644),
+    "jupyter_server_config.json": (f"{PREFIX}/etc/jupyter/jupyter_server_config.json", 0o644),
+    "overrides.json": (f"{PREFIX}/share/jupyter/lab/settings/overrides.json", 0o644),
+}
+
+_PIP = """#!/bin/sh
+# pip from Debian's own wheel, for the stack's environment.
+for wheel in /usr/share/python-wheels/pip-*.whl; do
+    exec /{prefix}/bin/python "$wheel/pip" "$@"
+done
+"""
+
+
+def contents_items(repository: Path, rootfs: RootfsLock) -> Iterator[Item]:
+    """Yield the image's own files, sorted by path. `repository` is its root directory."""
+    items = [
+        *_interpreter(rootfs),
+        *(
+            file_item(place, (FILES / name).read_bytes(), mode)
+            for name, (place, mode) in _PLACES.items()
+        ),
+        *_places_of_the_user(),
+        *_tools(repository),
+    ]
+    yield from sorted(items, key=lambda item: item.member.path)
+
+
+def _interpreter(rootfs: RootfsLock) -> Iterator[Item]:
+    """Make the prefix a virtual environment of the system's Python."""
+    version = next(p.version for p in rootfs.packages if p.name == f"python{PYTHON_VERSION}")
+    match = re.match(r"\d+\.\d+\.\d+", version)
+    if match is None:
+        raise TorchlockError(f"python{PYTHON_VERSION} has the unreadable version {version}")
+    config = f"home = /usr/bin\ninclude-system-site-packages = false\nversion = {match[0]}\n"
+    yield file_item(f"{PREFIX}/pyvenv.cfg", config.encode())
+    yield symlink_item(f"{PREFIX}/bin/python{PYTHON_VERSION}", f"/usr/bin/python{PYTHON_VERSION}")
+    yield symlink_item(f"{PREFIX}/bin/python3", f"python{PYTHON_VERSION}")
+    yield symlink_item(f"{PREFIX}/bin/python", f"python{PYTHON_VERSION}")
+    yield file_item(f"{PREFIX}/bin/pip", _PIP.format(prefix=PREFIX).encode(), 0o755)
+
+
+def _places_of_the_user() -> Iterator[Item]:
+    owner = {"uid": USER_ID, "gid": USER_ID}
+    yield directory_item("home/user", 0o755, **owner)
+    yield directory_item("etc/ssh/host_keys", 0o700)
+    # Group 0 may write: an arbitrary UID (OpenShift, `--user 12345:0`) runs with it.
+    for path in ("workspace", "workspace/notebooks"):
+        yield directory_item(path, 0o775, uid=USER_ID)
+    notebook = (FILES / "notebooks" / "first.ipynb").read_bytes()
+    yield file_item("workspace/notebooks/first.ipynb", notebook, 0o664, uid=USER_ID)
+    yield file_item(f"{PREFIX}/share/notebooks/first.ipynb", notebook)
+
+
+def _tools(repository: Path) -> Iterator[Item]:
+    """Carry `validation` and `torchlock.doctor`, which need the standard library only."""
+    found = [repository / "torchlock" / "__init__.py"]
+    for directory in ("validation", "torchlock/doctor"):
+        found += [
+            path
+            for path in (repository / directory).rglob("*")
+            if path.is_file() and "__pycache__" not in path.parts
+        ]
+    for path in found:
+        where = f"{TOOLS}/{path.relative_to(repository).as_posix()}"
+        yield file_item(where, path.read_bytes())

@@ -1,0 +1,179 @@
+"""A wheel as entries of an image layer: its own DEFLATE streams, and what installers write.
+
+Layout and the files an installer adds: the "Binary distribution format" and "Recording installed
+projects" specifications of the Python packaging user guide.
+"""
+
+from __future__ import annotations
+
+import base64
+import csv
+import hashlib
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+from torchlock.formats.wheel import INSTALLER_METADATA, Wheel, WheelFile, read_wheel
+from torchlock.formats.zipstream import RawMember, raw_members
+from torchlock.lock import PYTHON_VERSION
+from torchlock.oci.layer import Item, LayerError, Stream, file_item, stream_item
+
+PREFIX = "opt/torchlock"
+"""Where the stack lives in the image, whatever the foundation."""
+
+SITE = f"{PREFIX}/lib/python{PYTHON_VERSION}/site-packages"
+
+INTERPRETER = f"/{PREFIX}/bin/python{PYTHON_VERSION}"
+
+_TO_PREFIX = "../../../"
+"""From site-packages to the prefix, as RECORD writes paths."""
+
+_SCRIPT = """#!{interpreter}
+import sys
+from {module} import {name}
+if __name__ == "__main__":
+    sys.exit({attribute}())
+"""
+
+
+def wheels_items(paths: list[Path]) -> Iterator[Item]:
+    """Yield the entries of several wheels for one layer, in the order of `paths`.
+
+    A file that two of them carry with the same size and CRC-32 is written once. Raises
+    `LayerError` when they disagree, `WheelError` or `ZipStreamError` for a bad archive.
+    """
+    seen: dict[str, tuple[object, str]] = {}
+    for path in paths:
+        for item in wheel_items(path):
+            identity = _identity(item)
+            known = seen.setdefault(item.member.path, (identity, path.name))
+            if known == (identity, path.name):
+                yield item
+            elif known[0] != identity:
+                raise LayerError(f"{known[1]} and {path.name} disagree about {item.member.path}")
+
+
+def _identity(item: Item) -> object:
+    contents = item.contents
+    if isinstance(contents, Stream):
+        return item.member, contents.crc32
+    return item.member, contents
+
+
+def wheel_items(path: Path) -> Iterator[Item]:
+    """Yield the entries that an installed wheel consists of, in archive order."""
+    members = raw_members(path)
+    with read_wheel(path) as wheel:
+        record: list[tuple[str, str, str]] = []
+        for file in wheel.files:
+            if _written_by_installers(file, wheel.dist_info):
+                continue
+            item = _item(path, wheel, file, members[file.member])
+            record.append(_row(file, item))
+            yield item
+        yield from _installed(wheel, record)
+
+
+def _written_by_installers(file: WheelFile, dist_info: str) -> bool:
+    directory, _, name = file.entry.path.rpartition("/")
+    return file.scheme == "site" and directory == dist_info and name in INSTALLER_METADATA
+
+
+def _item(path: Path, wheel: Wheel, file: WheelFile, raw: RawMember) -> Item:
+    where = _place(wheel, file)
+    mode = 0o755 if file.entry.executable else 0o644
+    if file.scheme == "scripts" and file.entry.opens is not None:
+        with file.entry.opens() as stream:
+            return file_item(where, _with_interpreter(stream.read()), mode)
+    if raw.size == 0:
+        return file_item(where, b"", mode)
+    name = f"{path.name}: {raw.name}"
+    return stream_item(
+        where,
+        Stream(path, raw.offset, raw.length, raw.size, raw.crc32, name, raw.deflated),
+        mode,
+    )
+
+
+def _place(wheel: Wheel, file: WheelFile) -> str:
+    roots = {
+        "site": SITE,
+        "scripts": f"{PREFIX}/bin",
+        "data": PREFIX,
+        "headers": f"{PREFIX}/include/site/python{PYTHON_VERSION}/{wheel.name}",
+    }
+    return f"{roots[file.scheme]}/{file.entry.path}"
+
+
+def _with_interpreter(script: bytes) -> bytes:
+    """Point a script's `#!python` at the image's interpreter, as installers have to."""
+    first, newline, rest = script.partition(b"\n")
+    if first.startswith(b"#!python"):
+        return b"#!" + INTERPRETER.encode() + newline + rest
+    return script
+
+
+def _row(file: WheelFile, item: Item) -> tuple[str, str, str]:
+    contents = item.contents
+    if isinstance(contents, Stream):
+        digest = bytes.fromhex(file.entry.sha256) if file.entry.sha256 else _hashed(file)
+        size = contents.size
+    else:
+        digest, size = hashlib.sha256(contents).digest(), len(contents)
+    return _record_path(item.member.path), _encoded(digest), str(size)
+
+
+def _hashed(file: WheelFile) -> bytes:
+    digest = hashlib.sha256()
+    if file.entry.opens is None:
+        raise LayerError(f"{file.member} has no contents")
+    with file.entry.opens() as stream:
+        while chunk := stream.read(1 << 20):
+            digest.update(chunk)
+    return digest.digest()
+
+
+def _encoded(digest: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(digest).decode().rstrip("=")
+
+
+def _record_path(path: str) -> str:
+    if path.startswith(SITE + "/"):
+        return path[len(SITE) + 1 :]
+    return _TO_PREFIX + path[len(PREFIX) + 1 :]
+
+
+def _installed(wheel: Wheel, record: list[tuple[str, str, str]]) -> Iterator[Item]:
+    """Yield entry-point scripts, INSTALLER and RECORD."""
+    dist_info = f"{SITE}/{wheel.dist_info}"
+    written = [
+        *(
+            file_item(f"{PREFIX}/bin/{name}", _script(target), 0o755)
+            for name, target in wheel.entry_points
+        ),
+        file_item(f"{dist_info}/INSTALLER", b"torchlock\n"),
+    ]
+    shipped = {row[0] for row in record}
+    for item in written:
+        path = _record_path(item.member.path)
+        if path in shipped:  # a wheel that ships a script under an entry point's name keeps it
+            continue
+        contents = item.contents
+        if isinstance(contents, bytes):
+            digest = _encoded(hashlib.sha256(contents).digest())
+            record.append((path, digest, str(len(contents))))
+        yield item
+    record.append((f"{wheel.dist_info}/RECORD", "", ""))
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(sorted(record))
+    yield file_item(f"{dist_info}/RECORD", text.getvalue().encode())
+
+
+def _script(target: str) -> bytes:
+    module, _, attribute = target.partition(":")
+    return _SCRIPT.format(
+        interpreter=INTERPRETER,
+        module=module.strip(),
+        name=attribute.split(".")[0].strip(),
+        attribute=attribute.strip(),
+    ).encode()
