@@ -23,11 +23,22 @@ from torchlock.files import write_atomically
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
 from torchlock.nixpkgs import move_pin
+from torchlock.oci.layout import Layout
+from torchlock.oci.load import load as load_layout
+from torchlock.oci.push import parse_reference
+from torchlock.oci.push import push as push_layout
 from torchlock.progress import shown
 from torchlock.proof import Realization, find_realization
 from torchlock.proof import validate as run_validation
 from torchlock.pylock import PLATFORM
 from torchlock.realize.foundation import choose_foundation
+from torchlock.realize.image import (
+    DEFAULT_TAG,
+    image_digest,
+    image_source,
+    record_layers,
+    render,
+)
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
@@ -36,6 +47,7 @@ from torchlock.records import record as record_trees
 from torchlock.relock import relock
 from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
+from torchlock.rootfs.lock import relock_rootfs
 from torchlock.userconfig import named_prefix
 
 INTERRUPTED = 130
@@ -75,6 +87,7 @@ def lock(
     check: bool = False,
     upgrade: str | None = None,
     nixpkgs: str | None = None,
+    rootfs: bool = False,
     json: str | None = None,
 ) -> int:
     """Make conda-lock.yml again from environment.yml; --check only says whether they agree."""
@@ -95,6 +108,8 @@ def lock(
         pin = move_pin(repository, nixpkgs)
         _say(f"flake.lock: nixpkgs {pin.revision}, {pin.nar_hash}")
         return HOLDS
+    if rootfs:
+        return _lock_rootfs()
     changes = relock(repository, default_store(), upgrade=upgrade)
     if json != "-":
         print_table(
@@ -105,6 +120,20 @@ def lock(
     _say(f"{len(changes)} packages changed")
     if any(c.manager == "pip" for c in changes):
         _say("  next: invoke record")
+    return HOLDS
+
+
+def _lock_rootfs() -> int:
+    before, after = relock_rootfs()
+    old = {p.name: p.version for p in before.packages} if before else {}
+    new = {p.name: p.version for p in after.packages}
+    moved = [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
+    print_table(
+        ("package", "before", "after"), [(n, old.get(n, ""), new.get(n, "")) for n in moved]
+    )
+    _say(f"{len(moved)} Debian packages changed")
+    if moved:
+        _say("  next: invoke image --record")
     return HOLDS
 
 
@@ -241,3 +270,57 @@ def doctor(
     return run_doctor(
         _options(evidence=evidence, error=error, save=save, python=looked_at, json=json)
     )
+
+
+@verb
+def image(
+    _: Context,
+    foundation: str = "debian",
+    out: str = "image",
+    tag: str = DEFAULT_TAG,
+    digest: bool = False,
+    verify: bool = False,
+    record: bool = False,
+) -> int:
+    """Render the OCI image from the lock into the layout OUT; no engine, no root.
+
+    --digest only prints the digest the image must have. --verify makes every layer anew instead
+    of trusting what is recorded, --record records the layers.
+    """
+    source = image_source(this_repository(), foundation)
+    if digest:
+        print(image_digest(source))
+        return HOLDS
+    made, layers = render(
+        source, Path(out), default_store(),
+        tag=tag, verify=verify, mirrors=index_mirrors, progress=shown, say=_say,
+    )  # fmt: skip
+    if record:
+        record_layers(source, layers)
+    print(made.digest)
+    _say(f"  next: invoke load, or: invoke push HOST/NAME:{tag.rpartition(':')[2]}")
+    return HOLDS
+
+
+@verb
+def push(
+    _: Context, ref: str, out: str = "image", tag: str = DEFAULT_TAG, mount_from: str = ""
+) -> int:
+    """Upload the image in OUT to REF: only the blobs that the registry lacks."""
+    reference = parse_reference(ref)
+    pushed = push_layout(Layout(Path(out)), tag, reference, mount_from=mount_from, progress=shown)
+    print(pushed.digest)
+    _say(
+        f"{pushed.sent} bytes sent, {pushed.mounted} blobs mounted, {pushed.present} there already"
+    )
+    return HOLDS
+
+
+@verb
+def load(_: Context, out: str = "image", tag: str = DEFAULT_TAG, engine: str = "") -> int:
+    """Hand the image in OUT to podman, containerd or docker, and say if its digest changes."""
+    loaded = load_layout(Layout(Path(out)), tag, engine)
+    print(loaded.digest)
+    kept = "the digest is kept" if loaded.digest_kept else "this engine gives it another digest"
+    _say(f"{loaded.name} is in {loaded.engine}; {kept}")
+    return HOLDS

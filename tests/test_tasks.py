@@ -36,7 +36,7 @@ def clone(tmp_path: Path) -> Path:
 def test_lists_every_verb():
     done = invoke("--list")
     assert done.returncode == 0
-    verbs = {"compare", "doctor", "env", "lock", "record", "validate", "verify"}
+    verbs = {"compare", "doctor", "env", "image", "load", "lock", "push", "record", "validate"}
     assert verbs <= set(done.stdout.split())
 
 
