@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from torchlock.artifacts import Store
 # Machines are shared and slow at times: how long an example takes says nothing.
 settings.register_profile("torchlock", deadline=None, max_examples=50)
 settings.load_profile("torchlock")
+
+# A shell starts background jobs with SIGINT ignored, and children inherit that: tests that
+# interrupt a child need it as a person's terminal would have it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 IN_CI = os.environ.get("CI") == "true"
 
