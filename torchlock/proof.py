@@ -16,6 +16,7 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
+from torchlock.inside import environment_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
@@ -204,13 +205,7 @@ def _run_inside(
     context: dict[str, Any],
     arguments: Sequence[str],
 ) -> int:
-    # What shadows locked modules must reach the check that looks for it.
-    kept = ("PYTHONPATH", "PYTHONUSERBASE")
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key in kept or not key.startswith(("PYTHON", "PIP_"))
-    }
+    environment = environment_inside(os.environ)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "context.json")
         path.write_text(json.dumps(context))
