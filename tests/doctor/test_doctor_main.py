@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -92,6 +93,84 @@ def test_missing_evidence_exits_2(tmp_path, capsys):
 def test_an_unwritable_file_exits_2(nouveau, tmp_path, capsys):
     assert main(["--evidence", nouveau, "--json", str(tmp_path / "no" / "dir.json")]) == 2
     assert "cannot write" in capsys.readouterr().err
+
+
+STRANGE = {"error": "caf\u00e9 \ud800 undecodable \udcff", "env": {"CUDA_HOME": "/opt/\udcff"}}
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "ascii", "latin-1"])
+@pytest.mark.parametrize("options", [[], ["--json", "-"], ["--save", "-"]])
+def test_text_that_cannot_be_encoded_is_escaped(encoding, options, tmp_path):
+    path = tmp_path / "evidence.json"
+    path.write_text(json.dumps(STRANGE))
+    run = subprocess.run(
+        [sys.executable, "-m", "torchlock.doctor", "--evidence", path, *options],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "PYTHONIOENCODING": encoding},
+    )
+    assert (run.returncode, run.stderr) == (2, b"")
+    assert b"\\ud800" in run.stdout
+
+
+def test_undecodable_arguments_and_variables_are_escaped(tmp_path):
+    run = subprocess.run(
+        [sys.executable, "-m", "torchlock.doctor", "--evidence", b"/no/\xff"],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert run.returncode == 2
+    assert b"/no/\\udcff" in run.stderr
+    saved = tmp_path / "saved.json"
+    run = subprocess.run(
+        [sys.executable, "-m", "torchlock.doctor", "--save", saved],
+        capture_output=True,
+        check=False,
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], "LD_LIBRARY_PATH": b"/opt/\xff/lib"},
+    )
+    assert run.returncode in (1, 2)
+    assert run.stderr == b""
+    assert json.loads(saved.read_text())["env"]["LD_LIBRARY_PATH"] == "/opt/\udcff/lib"
+
+
+def test_a_full_disk_leaves_no_file_behind(nouveau, tmp_path, capsys, monkeypatch):
+    def full(self, target):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    output = tmp_path / "out"
+    output.mkdir()
+    monkeypatch.setattr(Path, "replace", full)
+    assert main(["--evidence", nouveau, "--json", str(output / "x.json")]) == 2
+    assert "No space left" in capsys.readouterr().err
+    assert list(output.iterdir()) == []
+
+
+def test_an_output_that_is_full_exits_2_without_a_traceback(nouveau):
+    with Path("/dev/full").open("wb") as full:
+        run = subprocess.run(
+            [sys.executable, "-m", "torchlock.doctor", "--evidence", nouveau],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+            cwd=ROOT,
+        )
+    assert run.returncode == 2
+    assert run.stderr == b"doctor: cannot write standard output: No space left on device\n"
+
+
+def test_a_pipe_is_written_to_and_not_replaced(nouveau, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        assert main(["--evidence", nouveau, "--json", str(pipe)]) == 1
+        assert pipe.is_fifo()
+        assert os.read(reader, 10).startswith(b"{")
+    finally:
+        os.close(reader)
 
 
 def test_it_needs_the_standard_library_only_and_does_not_import_torch():

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from torchlock.doctor import loose
-from torchlock.doctor.diagnosis import HEALTHY, judge
-from torchlock.doctor.probes import gather, merge, run_all
+from torchlock.doctor import loose, report
+from torchlock.doctor.diagnosis import HEALTHY, UNDETERMINED, judge
+from torchlock.doctor.probes import children, gather, merge, run_all
 from torchlock.doctor.probes.machine import Machine
 
 VERSION = (
@@ -224,6 +224,124 @@ def test_a_child_that_crashes_is_evidence(tree):
     tree.program("python", "#!/bin/sh\nkill -ILL $$\n")
     evidence = gather(tree.machine())
     assert evidence.grep("Illegal instruction", source="child")
+
+
+ANSWERS = {
+    "cuInit": """echo '{"dlopen": {"libcuda.so.1": {"ok": true, "path": "/l"}}, "cuInit": 0}'""",
+    "native": """echo '{"torch": {"version": "2.7.1+cu126", "cuda": "12.6"}}'""",
+    "import": "exit 1",
+}
+
+
+def answering(tree, **changed):
+    """A machine whose driver answers, and whose torch behaves as the shell commands say."""
+    tree.driver()
+    answers = ANSWERS | changed
+    tree.program(
+        "python",
+        f'#!/bin/sh\ncase "$*" in\n*cuInit*) {answers["cuInit"]} ;;\n'
+        f"*find_spec*) {answers['native']} ;;\n*) {answers['import']} ;;\nesac\n",
+    )
+    return gather(tree.machine())
+
+
+HANG = "exec /bin/sleep 60"
+TRUE = """echo '{"torch": {"is_available": true}}'"""
+
+
+@pytest.fixture
+def impatient(monkeypatch):
+    """Children are given one second."""
+    run = Machine.run
+    monkeypatch.setattr(
+        Machine, "run", lambda self, argv, seconds=10, **more: run(self, argv, seconds=1, **more)
+    )
+
+
+@pytest.mark.parametrize(
+    ("native", "imported", "why"),
+    [
+        ("exit 3", "exit 3", "status 3"),
+        ("""echo '{"nativeLoad": "no libcudart"}'""", "exit 1", "nativeLoad: no libcudart"),
+        ("kill -KILL $$", "exit 1", "killed by signal 9"),
+        (":", "exit 1", "status 1"),
+        (TRUE + "; exit 1", "exit 1", "status 1"),
+    ],
+)
+def test_without_a_word_of_torch_nothing_is_healthy(tree, native, imported, why):
+    diagnosis = judge(answering(tree, native=native, **{"import": imported}))
+    assert diagnosis.status != HEALTHY
+    assert any(why in line for line in diagnosis.not_judged)
+    if diagnosis.status == UNDETERMINED:
+        assert "not judged" in report.to_text(diagnosis)
+
+
+@pytest.mark.parametrize("signal", ["SEGV", "ABRT", "BUS"])
+def test_a_torch_that_crashes_is_found(tree, signal):
+    kill = f"kill -{signal} $$"
+    findings = judge(answering(tree, native=kill, **{"import": kill})).findings
+    assert [finding.code for finding in findings] == ["torch-crashes"]
+    assert findings[0].evidence[0].startswith("child: import torch: import torch: killed by signal")
+
+
+def test_a_torch_that_hangs_is_found(tree, impatient):
+    findings = judge(answering(tree, native=HANG, **{"import": HANG})).findings
+    assert [finding.code for finding in findings] == ["torch-hangs"]
+
+
+def test_an_import_that_works_outweighs_libraries_that_took_too_long(tree, impatient):
+    diagnosis = judge(answering(tree, native=HANG, **{"import": TRUE}))
+    assert diagnosis.status == HEALTHY
+    assert "not judged:" in report.to_text(diagnosis)
+
+
+def test_a_cuinit_that_hangs_is_found_and_libcuda_stays_known(tree, impatient):
+    loaded = (
+        """echo '{"dlopen": {"libcuda.so.1": {"ok": true, "path": "/usr/lib/libcuda.so.1"}}}'"""
+    )
+    evidence = answering(tree, cuInit=f"{loaded}; {HANG}", native=HANG, **{"import": HANG})
+    assert evidence.libcuda.found is True
+    assert evidence.libcuda.path == "/usr/lib/libcuda.so.1"
+    first, *others = judge(evidence).findings
+    assert (first.code, first.certainty, others) == ("cuinit-hangs", "likely", [])
+    assert any(line.startswith("torch-hangs") for line in first.consequences)
+
+
+def test_a_cuinit_that_crashes_is_found(tree):
+    kill = "kill -SEGV $$"
+    findings = judge(answering(tree, cuInit=kill, native=kill, **{"import": kill})).findings
+    assert [finding.code for finding in findings] == ["cuinit-crashes"]
+
+
+def test_a_torch_probe_that_never_answers_is_not_healthy():
+    found = {"cuInit": 0, "probes": {"torch_native": "no answer in 40 s"}}
+    diagnosis = judge(loose.read(found))
+    assert diagnosis.status == UNDETERMINED
+    assert "probes: torch_native: no answer in 40 s" in diagnosis.not_judged
+
+
+def test_cuinit_alone_does_not_make_torch_healthy():
+    diagnosis = judge(loose.read({"cuInit": 0, "dlopen": {"libcuda.so.1": {"ok": True}}}))
+    assert diagnosis.status == UNDETERMINED
+    assert any(line.startswith("torch: ") for line in diagnosis.not_judged)
+
+
+def test_what_a_killed_program_had_said_is_kept(tree):
+    tree.program("slow", f"#!/bin/sh\necho half an answer\n{HANG}\n")
+    run = tree.machine().run(["slow"], seconds=1)
+    assert (run.rc, run.out.splitlines()[0]) == (124, "half an answer")
+
+
+def test_the_native_child_says_where_it_stopped(tmp_path):
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "version.py").write_text("__version__ = '2.7.1+cu126'\ncuda = '12.6'\n")
+    environ = {"PATH": os.environ["PATH"], "PYTHONPATH": str(tmp_path)}
+    said = children.torch_native(Machine(environ=environ))
+    assert said["torch"]["version"] == "2.7.1+cu126"
+    assert said["nativeStage"] == "loading libtorch_python.so"
+    assert said["error"].startswith("ImportError: ")
 
 
 def test_secrets_in_the_environment_are_not_gathered(tree):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
+import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import judge
@@ -53,6 +57,88 @@ def test_what_the_rules_need_stays():
     assert kept.packages == {"nvidia-cudnn-cu12": "9.5.1.17"}
     assert kept.gpus[0].uuid == kept.env["CUDA_VISIBLE_DEVICES"]
     assert judge(kept).findings[0].code == "xid79-fell-off-bus"
+
+
+def redacted(text, hosts=(), users=()):
+    return redact(loose.read({"cmd": {"log": text}}), hosts, users).lines[0].text
+
+
+PLACES = ["{}", "inet6 {}/64 scope", "[{}]:29500", "src:{}", "{}%eth0", "to {}.", "from {}: no",
+          "MASTER_ADDR={}", "{}, {}", "tcp://[{}]:1", "({})", "{}.29500"]  # fmt: skip
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.ip_addresses(v=6)
+    | st.integers(2, 2**20).map(lambda n: ipaddress.IPv6Address(0xFE80 << 112 | n)),
+    st.sampled_from(["compressed", "exploded"]),
+    st.booleans(),
+    st.sampled_from(PLACES),
+)
+def test_no_ipv6_address_stays(address, form, upper, place):
+    text = getattr(address, form)
+    text = text.upper() if upper else text
+    if address in ipaddress.IPv6Network("2001:db8::/32") or int(address) < 2:
+        return
+    cleaned = redacted(place.format(text, text))
+    assert text not in cleaned
+    assert cleaned == place.format("2001:db8::1", "2001:db8::1")
+
+
+@pytest.mark.parametrize(
+    "address", ["2a01:4f8::2", "fe80::1", "fd00::", "::ffff:10.1.2.3", "ff02::1:2"]
+)
+@pytest.mark.parametrize("place", PLACES)
+def test_short_ipv6_addresses_do_not_stay(address, place):
+    assert redacted(place.format(address, address)) == place.format("2001:db8::1", "2001:db8::1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "NVRM: Xid (PCI:0000:03:00): 79",
+        "GPU 00000000:17:00.0 at 12:34:56",
+        "2026-01-02T12:34:56.789",
+        "std::add c10::cuda::device at::native::abs c10::Error a.cpp:12:34",
+        "undefined symbol: _ZN3c10: std::bad_alloc::fe",
+        "/usr/lib:/opt/cuda/lib64::",
+        "::1 and 127.0.0.1 and ::",
+        "cudnn=9.5.1.17 cudnn==9.5.1.17 cudnn-9.5.1.17",
+    ],
+)
+def test_what_only_looks_like_an_address_stays(text):
+    assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["to 10.1.2.3.", "MASTER_ADDR=10.1.2.3", "10.1.2.3:29500", "(10.1.2.3)"]
+)
+def test_ipv4_addresses_do_not_stay(text):
+    assert redacted(text) == text.replace("10.1.2.3", "192.0.2.1")
+
+
+def test_hardware_addresses_of_every_length_do_not_stay():
+    guid = "98:03:9b:03:00:cc:bb:aa"
+    for address in (guid, "a0:00:02:20:fe:80:00:00:00:00:00:00:" + guid, "3c:ec:ef:12:34:56"):
+        assert redacted(f"link/x {address} brd") == "link/x 02:00:00:00:00:01 brd"
+
+
+HOST = st.from_regex(
+    re.compile(r"[0-9][a-z0-9-]{0,10}[a-z][a-z0-9]{0,4}(\.[a-z]{2,8}){0,2}", re.A), fullmatch=True
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(HOST)
+def test_host_names_that_begin_with_a_digit_do_not_stay(host):
+    assert redacted(f"Jan 1 {host} kernel: NVRM", [host]) == "Jan 1 host-1 kernel: NVRM"
+    short = host.partition(".")[0]
+    if len(short) > 2:
+        assert redacted(f"Jan 1 {short} kernel: NVRM", [host]) == "Jan 1 host-1 kernel: NVRM"
+
+
+def test_numbers_that_are_names_do_not_stay_unless_small():
+    assert redacted("owner 1234567 rc 12", users=["1234567", "12"]) == "owner user-1 rc 12"
 
 
 @pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])

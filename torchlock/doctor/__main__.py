@@ -12,6 +12,7 @@ import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TextIO
 
 from torchlock.doctor import loose, report
 from torchlock.doctor.diagnosis import EXIT_CODES, judge
@@ -33,8 +34,8 @@ def read_evidence(path: str) -> Evidence:
         with contextlib.ExitStack() as stack:
             file = sys.stdin.buffer if path == "-" else stack.enter_context(Path(path).open("rb"))
             data = file.read(_EVIDENCE_LIMIT + 1)
-    except OSError as error:
-        raise TorchlockError(f"cannot read the evidence {path}: {error.strerror}") from error
+    except (OSError, ValueError) as error:
+        raise TorchlockError(f"cannot read the evidence {path}: {_reason(error)}") from error
     if len(data) > _EVIDENCE_LIMIT:
         raise TorchlockError(f"the evidence {path} is larger than 64 MB")
     try:
@@ -58,16 +59,59 @@ def write(path: str, text: str) -> None:
     Raises TorchlockError where it cannot be written.
     """
     if path == "-":
-        sys.stdout.write(text + "\n")
+        say(text + "\n")
         return
-    target = Path(path)
+    target, data = Path(path), (text + "\n").encode(errors="backslashreplace")
     try:
-        handle, name = tempfile.mkstemp(dir=target.parent, prefix=target.name)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
+        if target.exists() and not target.is_file():  # a device or a pipe: nothing to replace
+            target.write_bytes(data)
+        else:
+            _replace(target.resolve(), data)
+    except (OSError, ValueError, RuntimeError) as error:
+        raise TorchlockError(f"cannot write {path}: {_reason(error)}") from error
+
+
+def _replace(target: Path, data: bytes) -> None:
+    """Puts a whole file in the place of `target`; leaves nothing behind where that fails."""
+    handle, name = tempfile.mkstemp(dir=target.parent, prefix=".doctor-")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
         Path(name).replace(target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            Path(name).unlink()
+        raise
+
+
+def _reason(error: Exception) -> str:
+    return (isinstance(error, OSError) and error.strerror) or str(error)
+
+
+def printable(text: str, stream: TextIO) -> str:
+    """`text` with what the stream's encoding lacks, and undecodable bytes, as `\\x` escapes."""
+    encoding = stream.encoding or "utf-8"
+    return text.encode(encoding, "backslashreplace").decode(encoding)
+
+
+def say(text: str) -> None:
+    """Writes to standard output.
+
+    Raises TorchlockError where it cannot be written (a full disk, a closed pipe).
+    """
+    try:
+        sys.stdout.write(printable(text, sys.stdout))
+        sys.stdout.flush()
     except OSError as error:
-        raise TorchlockError(f"cannot write {path}: {error.strerror}") from error
+        # else the interpreter would try the same text again as it ends
+        with contextlib.suppress(OSError, ValueError), Path(os.devnull).open("w") as null:
+            os.dup2(null.fileno(), sys.stdout.fileno())
+        raise TorchlockError(f"cannot write standard output: {_reason(error)}") from error
+
+
+def _complain(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stderr.write(printable(f"doctor: {text}\n", sys.stderr))
 
 
 def _names() -> tuple[list[str], list[str]]:
@@ -90,7 +134,7 @@ def diagnose(options: argparse.Namespace) -> int:
         write(options.save, redact(evidence, *_names()).to_json())
     diagnosis = judge(evidence)
     if options.json != "-" and options.save != "-":
-        sys.stdout.write(report.to_text(diagnosis))
+        say(report.to_text(diagnosis))
     if options.json is not None:
         write(options.json, report.to_json(diagnosis))
     return EXIT_CODES[diagnosis.status]
@@ -128,10 +172,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return diagnose(parser().parse_args(argv))
     except TorchlockError as error:
-        sys.stderr.write(f"doctor: {error}\n")
+        _complain(str(error))
         return error.code
     except KeyboardInterrupt:
-        sys.stderr.write("doctor: interrupted\n")
+        _complain("interrupted")
         return NOT_JUDGED
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from torchlock.doctor import parse, tables
 from torchlock.doctor.evidence import Evidence
 from torchlock.doctor.findings import Finding, in_order
-from torchlock.doctor.rules import RULES, facts
+from torchlock.doctor.rules import RULES, children, facts
 
 HEALTHY = "healthy"
 FINDINGS = "findings"
@@ -22,6 +22,7 @@ class Diagnosis:
 
     `looked_at` says in a line each what the evidence shows, `ruled_out` the causes it excludes,
     `collect` the commands whose output would decide; the last two only where nothing fits.
+    `not_judged` says what a probe failed to see, and why.
     """
 
     status: str
@@ -29,17 +30,18 @@ class Diagnosis:
     looked_at: tuple[str, ...] = ()
     ruled_out: tuple[str, ...] = ()
     collect: tuple[str, ...] = ()
+    not_judged: tuple[str, ...] = ()
 
 
 def judge(evidence: Evidence) -> Diagnosis:
     """Applies every rule. A pure function."""
     findings = in_order(RULES, evidence, _known(evidence))
-    looked = _looked_at(evidence)
+    looked, unseen = _looked_at(evidence), _not_judged(evidence)
     if findings:
-        return Diagnosis(FINDINGS, findings, looked)
-    if not _symptom(evidence) and _works(evidence):
-        return Diagnosis(HEALTHY, (), looked)
-    return Diagnosis(UNDETERMINED, (), looked, _ruled_out(evidence), _collect(evidence))
+        return Diagnosis(FINDINGS, findings, looked, not_judged=unseen)
+    if not _symptom(evidence) and _torch_works(evidence):
+        return Diagnosis(HEALTHY, (), looked, not_judged=unseen)
+    return Diagnosis(UNDETERMINED, (), looked, _ruled_out(evidence), _collect(evidence), unseen)
 
 
 def _known(evidence: Evidence) -> dict[str, str]:
@@ -62,15 +64,29 @@ def _symptom(evidence: Evidence) -> bool:
         or evidence.torch.available is False
         or evidence.libcuda.found is False
         or evidence.libcuda.init not in (None, 0)
-        or (bool(facts.smi(evidence).failure) and not _works(evidence))
         or bool(evidence.grep(r"\S", source="^(observed|symptom)"))
     )
 
 
-def _works(evidence: Evidence) -> bool:
-    return evidence.torch.available is True or (
-        evidence.libcuda.init == 0 and evidence.torch.available is None
-    )
+def _torch_works(evidence: Evidence) -> bool:
+    """Whether torch itself said that CUDA is available, and its process then ended well."""
+    ended = children.torch_ended(evidence)
+    return evidence.torch.available is True and (ended is None or ended.rc in (None, 0))
+
+
+def _not_judged(evidence: Evidence) -> tuple[str, ...]:
+    """What could not be seen: children that ended badly, probes that failed, torch's silence."""
+    unseen = [
+        line.text
+        for name in children.NAMES
+        if (line := children.ended(evidence, name)) and line.rc not in (None, 0)
+    ]
+    unseen += evidence.grep("", source="^probes: ")
+    if evidence.torch.available is None:
+        unseen += evidence.grep("", source="^nativeLoad$")
+        if unseen or evidence.libcuda.init == 0:
+            unseen.append("torch: nothing says whether CUDA is available to it")
+    return tuple(unseen)
 
 
 def _looked_at(evidence: Evidence) -> tuple[str, ...]:

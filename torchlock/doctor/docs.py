@@ -14,7 +14,8 @@ Made from the rules by `python -m torchlock.doctor.docs`; do not edit. In `<...>
 doctor fills in from the evidence; commands are shown for an unknown distribution and Docker, and
 the doctor gives those of the distribution and container engine it finds.
 
-Exit codes: 0 healthy, 1 findings, 2 nothing known fits (it then says what it ruled out and what to
+Exit codes: 0 healthy (torch itself said that CUDA is available), 1 findings, 2 nothing known fits
+or torch could not be asked (it then says what was not judged, what it ruled out and what to
 collect). A finding is *certain*, *likely* or *possible*; the root cause comes first, and what
 merely follows from it is folded under it.
 """

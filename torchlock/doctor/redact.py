@@ -5,6 +5,7 @@ Each distinct value gets its own placeholder, so that two lines that name the sa
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -13,9 +14,13 @@ from torchlock.doctor.evidence import Evidence, from_json
 
 _HEX = "[0-9a-fA-F]"
 _UUID = re.compile(rf"\b(GPU|MIG)-({_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}})\b")
-_MAC = re.compile(rf"(?<![:\w])(?:{_HEX}{{2}}:){{5}}{_HEX}{{2}}(?![:\w])")
-_IPV4 = re.compile(r"(?<![\w.=-])(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?![\w.])")
-_IPV6 = re.compile(rf"(?<![:\w])(?:{_HEX}{{1,4}}:+){{3,7}}{_HEX}{{1,4}}(?![:\w])")
+# 6 bytes, or the 8 of a GUID and the 20 of an InfiniBand address
+_MAC = re.compile(rf"(?<![:\w])(?:{_HEX}{{2}}:){{5,19}}{_HEX}{{2}}(?![:\w])")
+# not after one `=` or `-`, where versions stand (cudnn=9.5.1.17), save as a variable's value
+_IPV4 = re.compile(r"(?:(?<![\w.=-])|(?<=[A-Z]=))(\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3})(?!\w|\.\w)")
+_MAYBE_IPV6 = re.compile(r"[\w:.]*:[\w.]*:[\w:.]*")
+_TOKEN_PARTS = 24
+_DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
 _SERIAL = re.compile(r"(serial(?: number)?\s*[:=]\s*)([\w-]{4,})", re.I)
 _HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
@@ -60,13 +65,52 @@ def redact(evidence: Evidence, hosts: Iterable[str] = (), users: Iterable[str] =
 
 def _specific(names: Iterable[str]) -> list[str]:
     """Names that can be searched for without hitting ordinary words, the longest first."""
-    kept = {
-        name
-        for name in names
-        if len(name) > 1 and name.lower() not in _COMMON and not name[:1].isdigit()
-    }
-    kept |= {name.partition(".")[0] for name in kept if len(name.partition(".")[0]) > 2}
-    return sorted(kept - _COMMON, key=len, reverse=True)
+    full = {name for name in names if len(name) > 1 and _address(name) is None}
+    short = {name.partition(".")[0] for name in full}
+    kept = full | {name for name in short if len(name) > 2}
+    return sorted(filter(_rare, kept), key=len, reverse=True)
+
+
+def _rare(name: str) -> bool:
+    """False for common words and for the small numbers that logs are full of."""
+    return name.lower() not in _COMMON and not (name.isdigit() and len(name) < 5)
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None
+
+
+def _ipv6(token: str) -> tuple[int, int, ipaddress.IPv6Address] | None:
+    """Where an IPv6 address stands in a token: the longest run of whole `:` parts that is one.
+
+    A cut is made at a single colon only, so that no part of `std::add` counts as one; what a
+    sentence or a port adds behind a dot is left out.
+    """
+    parts = token.split(":")
+    if len(parts) > _TOKEN_PARTS:
+        return None
+    inner = [
+        n
+        for n in range(1, len(parts))
+        if parts[n - 1] and (parts[n] or parts[n : n + 2] == ["", ""])  # a:b, or a: before ::
+    ]
+    cuts = [0, *inner, len(parts)]
+    offset = [0]
+    for part in parts:
+        offset.append(offset[-1] + len(part) + 1)
+    spans = [(offset[a], offset[b] - 1) for a in cuts for b in cuts if b - a > 2]
+    if token.endswith(":"):
+        spans += [(start, end - 1) for start, end in spans if end == len(token)]
+    for start, end in sorted(spans, key=lambda span: span[0] - span[1]):
+        text = token[start:end]
+        for candidate in (text, text.rstrip("."), re.sub(r"\.\d+$", "", text)):
+            found = _address(candidate)
+            if isinstance(found, ipaddress.IPv6Address):
+                return start, start + len(candidate), found
+    return None
 
 
 def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Callable[[str], str]:
@@ -75,6 +119,7 @@ def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Ca
         _Names(lambda n: f"192.0.2.{n % 256}"),
         _Names(lambda n: f"02:00:00:00:00:{n % 256:02x}"),
     )
+    address6 = _Names(lambda n: f"2001:db8::{n:x}")
     uuid = _Names(lambda n: f"{n:08x}-0000-0000-0000-000000000000")
     serial = _Names(lambda n: f"serial-{n}")
 
@@ -87,12 +132,18 @@ def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Ca
         )
         return found if kept else address(found)
 
+    def ipv6(match: re.Match[str]) -> str:
+        token, found = match[0], _ipv6(match[0])
+        if not found or found[2] in _DOCUMENTATION or int(found[2]) < 2:  # :: and ::1
+            return token
+        return token[: found[0]] + address6(str(found[2])) + token[found[1] :]
+
     def clean(text: str) -> str:
         text = _CREDENTIALS.sub(r"\1user:password@", text)
         text = _EMAIL.sub("user@example", text)
         text = _UUID.sub(lambda m: f"{m[1]}-{uuid(m[2])}", text)
         text = _MAC.sub(lambda m: mac(m[0]), text)
-        text = _IPV6.sub("2001:db8::1", text)
+        text = _MAYBE_IPV6.sub(ipv6, text)
         text = _IPV4.sub(ipv4, text)
         text = _SERIAL.sub(lambda m: m[1] + serial(m[2]), text)
         text = _HOME.sub(lambda m: m[1] + user(m[2]), text)

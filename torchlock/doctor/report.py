@@ -17,7 +17,11 @@ def to_json(diagnosis: Diagnosis) -> str:
 def to_text(diagnosis: Diagnosis) -> str:
     """The diagnosis as text, root cause first, ending in a newline."""
     if diagnosis.status == HEALTHY:
-        lines = ["CUDA works here: no fault found.", *_block("looked at", diagnosis.looked_at)]
+        lines = [
+            "CUDA works here: no fault found.",
+            *_block("not judged", diagnosis.not_judged),
+            *_block("looked at", diagnosis.looked_at),
+        ]
     elif diagnosis.status == UNDETERMINED:
         alone = all(line.startswith("error: ") for line in diagnosis.looked_at)
         what = "The message alone does not decide" if alone else "Nothing known fits the evidence"
@@ -25,6 +29,7 @@ def to_text(diagnosis: Diagnosis) -> str:
             what = "There is nothing to judge"
         lines = [
             f"{what}, so no cause is named.",
+            *_block("not judged", diagnosis.not_judged),
             *_block("looked at", diagnosis.looked_at),
             *_block("ruled out", diagnosis.ruled_out),
             *_block("collect next", diagnosis.collect),
@@ -34,6 +39,7 @@ def to_text(diagnosis: Diagnosis) -> str:
         lines = _finding(first)
         for other in rest:
             lines += ["", "also:", *_finding(other)]
+        lines += _block("not judged", diagnosis.not_judged)
         lines += _block("looked at", diagnosis.looked_at)
     return "\n".join(lines) + "\n"
 

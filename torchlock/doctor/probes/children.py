@@ -19,12 +19,14 @@ try:
 except OSError as error:
     said["dlopen"]["libcuda.so.1"]["error"] = str(error)
 else:
-    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
-    maps = [path for path in mapped if "libcuda.so" in path]
-    said["dlopen"]["libcuda.so.1"] = {"ok": True, "path": maps[0] if maps else ""}
+    maps = open("/proc/self/maps", errors="surrogateescape")
+    mapped = (line.split(None, 5)[-1].strip() for line in maps)
+    paths = [path for path in mapped if "libcuda.so" in path]
+    said["dlopen"]["libcuda.so.1"] = {"ok": True, "path": paths[0] if paths else ""}
     print(json.dumps(said), flush=True)
     try:
         said["cuInit"] = cuda.cuInit(0)
+        print(json.dumps(said), flush=True)
         number = ctypes.c_int()
         if cuda.cuDriverGetVersion(ctypes.byref(number)) == 0:
             said["cuDriverGetVersion"] = number.value
@@ -72,7 +74,7 @@ if spec is None or not spec.origin:
 said["torch"]["file"] = spec.origin
 where = os.path.dirname(spec.origin)
 try:
-    text = open(os.path.join(where, "version.py")).read()
+    text = open(os.path.join(where, "version.py"), errors="replace").read()
 except OSError:
     text = ""
 version = re.search(r"__version__ = '([^']*)'", text)
@@ -81,24 +83,31 @@ if version:
     said["torch"]["version"] = version[1]
 if cuda:
     said["torch"]["cuda"] = cuda[1]
-emit()
 if not cuda or not cuda[1]:
+    emit()
     raise SystemExit
+said["nativeStage"] = "loading libtorch_python.so"
+emit()
 try:
     ctypes.CDLL(os.path.join(where, "lib", "libtorch_global_deps.so"), mode=ctypes.RTLD_GLOBAL)
     ctypes.CDLL(os.path.join(where, "lib", "libtorch_python.so"))
-    mapped = (line.split(None, 5)[-1].strip() for line in open("/proc/self/maps"))
+    maps = open("/proc/self/maps", errors="surrogateescape")
+    mapped = (line.split(None, 5)[-1].strip() for line in maps)
     runtime = next(path for path in mapped if "libcudart" in path)
     count = ctypes.c_int()
+    said["nativeStage"] = "cudaGetDeviceCount"
+    emit()
     code = ctypes.CDLL(runtime).cudaGetDeviceCount(ctypes.byref(count))
     said["torch"]["is_available"] = code == 0 and count.value > 0
     said["torch"]["device_count"] = count.value if code == 0 else 0
     said["cudaGetDeviceCount"] = code
+    del said["nativeStage"]
 except OSError as error:
     said["error"] = f"ImportError: {error}"
 except (AttributeError, StopIteration) as error:
-    said["nativeLoad"] = str(error)
-said["maps"] = sorted({line.split(None, 5)[-1].strip() for line in open("/proc/self/maps")
+    said["nativeLoad"] = str(error) or "libcudart is not among the libraries torch loads"
+maps = open("/proc/self/maps", errors="surrogateescape")
+said["maps"] = sorted({line.split(None, 5)[-1].strip() for line in maps
                        if re.search(r"lib(cu|nv|nccl|torch|c10|stdc)[^/]*\\.so", line)})
 emit()
 """
@@ -113,6 +122,7 @@ try:
         import torch
         said["torch"] = {"version": torch.__version__, "cuda": torch.version.cuda}
         said["torch"]["file"] = torch.__file__
+        print(json.dumps(said), flush=True)
         said["torch"]["is_available"] = torch.cuda.is_available()
         said["torch"]["device_count"] = torch.cuda.device_count()
         said["torch"]["arch_list"] = " ".join(torch.cuda.get_arch_list())
@@ -133,7 +143,7 @@ print(json.dumps(said), flush=True)
 def _child(
     machine: Machine, name: str, program: str, seconds: float, *options: str
 ) -> dict[str, Any]:
-    """What a child said last; how it ended where it did not end well."""
+    """What a child said last, and how it ended."""
     run = machine.run([machine.python, *options, "-c", program], seconds=seconds)
     said: dict[str, Any] = {}
     for line in run.out.splitlines():
@@ -142,15 +152,19 @@ def _child(
                 said = json.loads(line)
             except ValueError:
                 continue
+    how = "ended well"
     if run.rc != 0:
-        how = "no answer (killed)" if run.rc == TIMED_OUT else f"status {run.rc}"
+        how = f"no answer in {seconds:g} s" if run.rc == TIMED_OUT else f"status {run.rc}"
         if run.rc < 0:
             how = "Illegal instruction" if run.rc == -4 else f"killed by signal {-run.rc}"
-        said.setdefault("cmd", {})[f"child: {name}"] = {
-            "rc": run.rc,
-            "out": f"{name}: {how}\n{run.out[-2000:]}",
-        }
+        how += "".join(f"\n{line}" for line in _other(run.out))
+    said.setdefault("cmd", {})[f"child: {name}"] = {"rc": run.rc, "out": f"{name}: {how}"}
     return said
+
+
+def _other(out: str) -> list[str]:
+    """The last lines a child printed beside its JSON."""
+    return [line for line in out[-2000:].splitlines() if '{"' not in line][-20:]
 
 
 def libcuda(machine: Machine) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 _TEXT_LIMIT = 256 * 1024
 NOT_FOUND = 127
 TIMED_OUT = 124
+_AFTER_KILL = 2  # seconds
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,14 @@ class Run:
 
     rc: int
     out: str
+
+
+def _rest(child: subprocess.Popen[bytes]) -> bytes:
+    """What a killed program had printed; one that hangs in the kernel does not even die."""
+    try:
+        return child.communicate(timeout=_AFTER_KILL)[0]
+    except subprocess.TimeoutExpired as error:
+        return error.output or b""
 
 
 @dataclass(frozen=True)
@@ -89,5 +98,8 @@ class Machine:
         except subprocess.TimeoutExpired:
             with contextlib.suppress(OSError):
                 os.killpg(child.pid, signal.SIGKILL)
-            return Run(TIMED_OUT, f"{argv[0]}: no answer in {seconds:g} s")
+            said = _rest(child)[:_TEXT_LIMIT].decode(errors="replace")
+            if said and not said.endswith("\n"):
+                said += "\n"
+            return Run(TIMED_OUT, f"{said}{argv[0]}: no answer in {seconds:g} s")
         return Run(child.returncode, out[:_TEXT_LIMIT].decode(errors="replace"))

@@ -6,6 +6,7 @@ from torchlock.doctor.findings import Rule
 from torchlock.doctor.rules import (
     abi,
     build_variant,
+    children,
     compat_libs,
     compile_stack,
     container,
@@ -49,4 +50,5 @@ RULES: tuple[Rule, ...] = (
     *nccl.RULES,
     *limits.RULES,
     *process.RULES,
+    *children.RULES,
 )
