@@ -226,6 +226,19 @@ def test_a_killed_render_leaves_no_layout_and_is_gone_on_with(
     assert made.digest == render(world.source, tmp_path / "two", world.store)[0].digest
 
 
+def test_a_second_render_leaves_the_first_alone(world: World, tmp_path: Path):
+    layout = Layout(tmp_path / "out")
+    with layout.alone():
+        half = tmp_path / "out" / "blobs" / ".partial-first"
+        half.write_bytes(b"the first render is writing this")
+        with pytest.raises(TorchlockError, match="another render is working on") as refused:
+            render(world.source, tmp_path / "out", world.store)
+        assert "wait for it" in refused.value.hint
+        assert half.exists()
+    render(world.source, tmp_path / "out", world.store)
+    assert not half.exists()
+
+
 def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(items, out):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

@@ -12,10 +12,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from torchlock.errors import TorchlockError
 from torchlock.oci.layer import Blob
@@ -148,7 +151,7 @@ class Layout:
             return False
 
     def prepare(self) -> None:
-        """Make the directories; remove what a killed run left half-written.
+        """Make the directories.
 
         Raises `LayoutError` when `root` holds something else, or cannot be written.
         """
@@ -159,10 +162,34 @@ class Layout:
                     hint="choose an empty or a new directory with --out",
                 )
             (self.root / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-            for left in (self.root / "blobs").glob(".partial-*"):
-                left.unlink()
         except OSError as error:
             raise self._fault(error) from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Prepare the layout and keep other renders off it; remove what a killed one left.
+
+        Raises `LayoutError` when another one is at work, or as `prepare` does.
+        """
+        self.prepare()
+        lock = FileLock(self.root / "blobs" / ".lock")
+        try:
+            lock.acquire(timeout=0)
+            # Only now: half-written blobs of a render that is at work are not left over.
+            for left in (self.root / "blobs").glob(".partial-*"):
+                left.unlink()
+        except Timeout:
+            raise LayoutError(
+                f"another render is working on {self.root}",
+                hint="wait for it, then run this again; or choose another --out",
+            ) from None
+        except OSError as error:
+            lock.release()
+            raise self._fault(error) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _is_ours(self) -> bool:
         return (self.root / "blobs").is_dir()

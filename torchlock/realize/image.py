@@ -26,8 +26,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
-from filelock import FileLock
-
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.wheel import read_wheel
@@ -292,12 +290,12 @@ def render(
     Layers whose digest is known and that are in the layout are left as they are; wheel layers
     that are known are copied from verified wheels; the others are written and hashed. With
     `verify` every layer is made anew and compared with what is known: `DoesNotHold` names the
-    first that differs. A killed render leaves no layout that looks complete, and the next one
-    goes on from the layers that are.
+    first that differs. Raises `LayoutError` when another render is working on `out`. A killed
+    render leaves no layout that looks complete, and the next one goes on from the layers that
+    are.
     """
     layout = Layout(out)
-    layout.prepare()
-    with FileLock(out / "blobs" / ".lock"):
+    with layout.alone():
         job = _Render(source, layout, store, verify, mirrors, progress, say)
         layers = job.run()
         content, blob = _contents(source)
