@@ -204,6 +204,29 @@ def test_the_bill_of_materials_is_attached_by_tag_where_there_is_no_api(
     assert json.loads(registry.manifests[row["digest"]])["subject"]["digest"] == digest
 
 
+def test_an_image_keeps_what_is_attached_when_another_gets_a_name(
+    layout: Layout, registry: Registry
+):
+    other = image_manifest(
+        image_config(created="2026-01-02T00:00:00Z", architecture="amd64", run={}, layers=[]),
+        [], {},
+    )  # fmt: skip
+    more = document("application/vnd.cyclonedx+json", {"bomFormat": "other"})
+    referrer, empty = referrer_manifest(other, more)
+    for content in (other, more, referrer, empty):
+        layout.add_document(content)
+    layout.publish("other:1", other, [referrer])
+    assert [row["digest"] for row in layout.referrers(other.digest)] == [referrer.digest]
+    done = send(layout, registry)
+    assert done.attached == 1
+    index = json.loads(registry.manifests[done.digest.replace(":", "-")])
+    assert json.loads(registry.manifests[index["manifests"][0]["digest"]])["subject"]
+    # What nothing names any more goes, and what is attached to it.
+    layout.publish(TAG, other, [referrer])
+    assert layout.referrers(done.digest) == []
+    assert len(layout.index()) == 3
+
+
 def test_blobs_are_mounted_from_another_repository(layout: Layout, registry: Registry):
     send(layout, registry)
     registry.manifests.clear()

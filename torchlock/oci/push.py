@@ -7,7 +7,6 @@ authentication specification.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from dataclasses import dataclass, field
@@ -64,12 +63,16 @@ def parse_reference(text: str) -> Reference:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did: the manifest's digest, and bytes sent, mounted and found there."""
+    """What a push did: the manifest's digest, and bytes sent, mounted and found there.
+
+    `attached` counts the documents that went with the image, such as the bill of materials.
+    """
 
     digest: str
     sent: int
     mounted: int
     present: int
+    attached: int
 
 
 def push(
@@ -115,12 +118,11 @@ class _Push:
             raise DoesNotHold(
                 f"{self.reference.registry} serves {served} for the tag, pushed was {digest}"
             )
-        return Pushed(digest, self.sent, self.mounted, self.present)
+        return Pushed(digest, self.sent, self.mounted, self.present, len(attached))
 
     def _manifest(self, descriptor: Descriptor, name: str) -> bool:
         """Push a manifest and its blobs; say whether the registry knows referrers."""
-        content = self.layout.read(descriptor)
-        manifest = json.loads(content)
+        content, manifest = self.layout.read(descriptor), self.layout.manifest(descriptor)
         blobs = {b["digest"]: b for b in (*manifest["layers"], manifest["config"])}
         with self.progress("pushing", len(blobs)) as report:
             for blob in blobs.values():
