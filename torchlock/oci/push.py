@@ -18,7 +18,7 @@ import requests
 
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.http import new_session
-from torchlock.oci.credentials import Credentials, credentials
+from torchlock.oci.credentials import TOKEN_USER, Credentials, credentials
 from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
 from torchlock.progress import Progress, silent
 
@@ -26,6 +26,8 @@ ATTEMPTS = 5
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 CHUNK = 32 << 20
 """Bytes of a blob in one request: what a broken connection can cost."""
+
+HUB = "docker.io"
 
 
 class PushError(TorchlockError):
@@ -41,11 +43,16 @@ class Reference:
     tag: str
 
     @property
+    def host(self) -> str:
+        """The host (with port) that serves the registry; docker's own has another name for it."""
+        return f"registry-1.{HUB}" if self.registry in (HUB, f"index.{HUB}") else self.registry
+
+    @property
     def base(self) -> str:
         """The registry's URL; plain HTTP for this machine itself, as docker does."""
         host = self.registry.rpartition(":")[0] or self.registry
         local = host in ("localhost", "127.0.0.1", "[::1]")
-        return f"{'http' if local else 'https'}://{self.registry}"
+        return f"{'http' if local else 'https'}://{self.host}"
 
 
 _REFERENCE = re.compile(
@@ -258,7 +265,7 @@ class _Push:
         for _ in range(2):
             authorized = dict(headers)
             # Uploads may be redirected to a storage host, which must not see the registry's token.
-            if "token" in self.tokens and urlsplit(url).netloc == self.reference.registry:
+            if "token" in self.tokens and urlsplit(url).netloc == self.reference.host:
                 authorized["Authorization"] = self.tokens["token"]
             answer = self.session.request(
                 method, url, headers=authorized, timeout=(15, 300), **more
@@ -273,7 +280,7 @@ class _Push:
         known = credentials(self.reference.registry)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
-            if known is None:
+            if known is None or known.user == TOKEN_USER:  # Basic takes no identity token
                 raise self._no_login()
             self.tokens["token"] = _basic(known)
             return
@@ -283,8 +290,17 @@ class _Push:
         query = {"service": fields.get("service", ""), "scope": fields.get("scope") or scope}
         if self.mount_from:
             query["scope"] += f" repository:{self.mount_from}:pull"
-        headers = {"Authorization": _basic(known)} if known else {}
-        answer = self.session.get(fields["realm"], params=query, headers=headers, timeout=(15, 60))
+        if known and known.user == TOKEN_USER:
+            form = {
+                **query, "grant_type": "refresh_token", "refresh_token": known.password,
+                "client_id": "torchlock",
+            }  # fmt: skip
+            answer = self.session.post(fields["realm"], data=form, timeout=(15, 60))
+        else:
+            headers = {"Authorization": _basic(known)} if known else {}
+            answer = self.session.get(
+                fields["realm"], params=query, headers=headers, timeout=(15, 60)
+            )
         if not answer.ok:
             raise self._no_login()
         content = answer.json()
