@@ -19,7 +19,8 @@ from torchlock.oci import layer
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.realize import image, image_bytecode
 from torchlock.realize.image import DEFAULT_TAG, ImageSource, image_digest, plan, render
-from torchlock.realize.image_records import records_path, write_layer_records
+from torchlock.realize.image_bytecode import BytecodeError
+from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
 
@@ -247,6 +248,60 @@ def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(TorchlockError, match="no space left"):
         render(world.source, tmp_path / "out", world.store)
     assert not (tmp_path / "out" / "index.json").exists()
+
+
+@pytest.mark.parametrize("method", ["remember", "keep"])
+@pytest.mark.parametrize("fault", [errno.EROFS, errno.ENOSPC])
+def test_a_store_that_takes_no_layers_costs_the_next_render_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fault: int
+):
+    expected, _ = render(world.source, tmp_path / "one", Store(world.store.root))
+
+    def refuses(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(LayerCache, method, refuses)
+    said: list[str] = []
+    made, _ = render(world.source, tmp_path / "out", world.store, verify=True, say=said.append)
+    assert made.digest == expected.digest
+    assert sum(os.strerror(fault) in line and "not kept" in line for line in said) == 1
+
+
+def test_a_layer_is_kept_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "blob").write_bytes(b"layer")
+    cache = LayerCache(tmp_path / "layers")
+
+    def full(source, out, _):
+        out.write(b"la")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchlock.realize.image_records.shutil.copyfileobj", full)
+        with pytest.raises(OSError, match="No space"):
+            cache.keep("sha256:ab", tmp_path / "blob")
+    assert everything_below(cache.root) == set()
+    cache.keep("sha256:ab", tmp_path / "blob")
+    assert cache.blob("sha256:ab").read_bytes() == b"layer"
+
+
+def test_a_temporary_directory_that_is_full_or_noexec_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    deb = make_deb(tmp_path, "libc6", [(entry("./usr/x"), b"x")])
+    (tmp_path / "usr").write_text("in the way")
+    with pytest.raises(BytecodeError, match=f"unpacked into {tmp_path}: ") as refused:
+        image_bytecode.unpack_compiler([deb], tmp_path)
+    assert "TMPDIR=" in refused.value.hint
+    root = tmp_path / "root"
+    loader = root / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    loader.parent.mkdir(parents=True)
+    loader.write_text("may not be executed")
+    with pytest.raises(BytecodeError, match=r"cannot be started .*: Permission denied") as refused:
+        list(image_bytecode.compiled(root, [("a.py", b"")]))
+    assert "TMPDIR=" in refused.value.hint
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with pytest.raises(BytecodeError, match="no temporary directory"), image._compiler([]):
+        pass
 
 
 def test_a_directory_of_somebody_else_is_left_alone(world: World, tmp_path: Path):
