@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.image_making import entry, make_deb, make_wheel
+from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from torchlock.artifacts import Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
@@ -151,6 +151,26 @@ def test_the_digest_is_told_from_records_without_a_wheel(world: World, tmp_path:
     for path in (world.store.root / "sha256").rglob("*.whl"):
         path.unlink()
     assert image_digest(world.source) == made.digest
+
+
+def test_what_a_dropped_package_leaves_comparable_is_compared(world: World, tmp_path: Path):
+    records = records_path(world.repository.records, "linux-64")
+    committed = world.source.rootfs
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    write_layer_records(records, layers)
+    assert check_recorded(world.source, committed, made) == ""
+    *kept, dropped = committed.packages
+    newer = replace(committed, packages=(*kept, replace(dropped, version="3.11.2-2")))
+    source = replace(world.source, rootfs=newer)
+    other, _ = render(source, tmp_path / "other", world.store)
+    said = check_recorded(source, committed, other)
+    assert f"newer ones were locked: {dropped.name}" in said
+    assert "Debian: configuration" in said and "wheels, group" not in said
+    key = next(p.key for p in plan(source) if p.kind == "wheels")
+    wrong = replace(layers[key][1], size=1)
+    write_layer_records(records, {**layers, key: (layers[key][0], wrong)})
+    with pytest.raises(AssertionError):
+        check_recorded(source, committed, other)
 
 
 def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path):
