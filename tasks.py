@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from torchlock.handover import hand_over
+
+hand_over()  # before anything is imported that the stack does not carry
+
 import functools
 import inspect
 import sys
@@ -18,7 +22,7 @@ import validation.sign
 from torchlock.artifacts import default_store, fetch
 from torchlock.check import check_lock
 from torchlock.doctor.__main__ import main as run_doctor
-from torchlock.errors import DOES_NOT_HOLD, HOLDS, TorchlockError
+from torchlock.errors import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
@@ -40,6 +44,7 @@ from torchlock.realize.image import (
     render,
 )
 from torchlock.realize.interpreter import host_platform
+from torchlock.realize.marker import read_marker
 from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import read_records, write_records
@@ -68,6 +73,10 @@ def verb(body: Callable[..., int]) -> Any:
         except TorchlockError as error:
             _say(f"error: {error}")
             code = error.code
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            _say(f"error: {where}{error.strerror or error}")
+            code = NOT_JUDGED
         except KeyboardInterrupt:
             _say("interrupted; run the same command again to go on")
             code = INTERRUPTED
@@ -158,16 +167,19 @@ def env(
     _: Context,
     prefix: str = str(DEFAULT_PREFIX),
     name: str | None = None,
-    foundation: str = "auto",
+    foundation: str | None = None,
     link_scripts: bool = False,
     json: str | None = None,
 ) -> int:
     """Make the locked environment at PREFIX, or complete, repair or update it; then verify it.
 
     FOUNDATION is venv (a CPython 3.11 of this host), conda, or auto: conda where its packages
-    can be had. --name puts it among conda's own environments. --link-scripts runs the packages'
+    can be had; by default what PREFIX has, else venv. --name puts it among conda's own
+    environments. --link-scripts runs the packages'
     post-link scripts.
     """
+    if name and prefix != str(DEFAULT_PREFIX):
+        raise TorchlockError("--name and --prefix name two places", hint="give one of them")
     asked = named_prefix(name) if name else Path(prefix)
     made = _make(asked, foundation, link_scripts=link_scripts)
     write_json(
@@ -183,12 +195,18 @@ def env(
 
 
 def _make(
-    prefix: Path, foundation: str = "auto", *, link_scripts: bool = False
+    prefix: Path, foundation: str | None = None, *, link_scripts: bool = False
 ) -> Made | MadePrefix:
     repository, store = this_repository(), default_store()
     locked, platform, place = read_lock(repository.lock), host_platform(), prefix.absolute()
+    if foundation is None:
+        marker = read_marker(place)
+        foundation = marker.foundation if marker else "venv"
     kind, why = choose_foundation(foundation, place, locked, platform, store)
-    _say(f"foundation {kind}: {why}")
+    if foundation == "auto":
+        _say(f"foundation {kind}: {why}")
+    if link_scripts and kind != "conda":
+        raise TorchlockError("only conda packages have link scripts", hint="--foundation conda")
     records = read_records(repository.records, platform)
     if kind == "conda":
         return make_prefix(
@@ -223,20 +241,42 @@ def validate(
             "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
         )
     realization = find_realization(Path(prefix).absolute() if prefix else None)
-    if realization is None:
-        made = _make(DEFAULT_PREFIX)
-        realization = Realization(made.prefix, "conda" if isinstance(made, MadePrefix) else "venv")
+    realization = realization or _default_realization()
     arguments = ["--only", *only.split(",")] if only else []
     arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)] if nnodes > 1 else []
     arguments += ["--rdzv-endpoint", rdzv_endpoint] if rdzv_endpoint else []
     arguments += ["--json", str(Path(json).absolute()) if json != "-" else json] if json else []
     flags = {"--record": record, "--replace": replace, "--identify": identify}
     arguments += [flag for flag, given in flags.items() if given]
+    before = _identity(json)
     code = run_validation(this_repository(), realization, arguments, device=device, say=_say)
-    if sign and json and Path(json).is_file():
-        signed = validation.sign.main(["sign", json, "--key", sign])
-        return code or signed
+    if sign and json:
+        if _identity(json) == before:
+            raise TorchlockError(f"{json} was not written, so there is nothing to sign")
+        return code or validation.sign.main(["sign", json, "--key", sign])
     return code
+
+
+def _default_realization() -> Realization:
+    """Return the environment in ./env as it stands, made first where it is not complete."""
+    place = DEFAULT_PREFIX.absolute()
+    marker = read_marker(place)
+    lock_digest = read_lock(this_repository().lock).digest
+    if not (marker and marker.complete and marker.lock == lock_digest):
+        _make(place)
+    found = find_realization(place)
+    if found is None:
+        raise TorchlockError(f"{place} holds no environment", hint="invoke env")
+    return found
+
+
+def _identity(path: str | None) -> tuple[int, int] | None:
+    """What tells a file that was replaced from the one before it."""
+    try:
+        status = Path(path or "").stat()
+    except OSError:
+        return None
+    return status.st_ino, status.st_mtime_ns
 
 
 @verb

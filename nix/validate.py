@@ -17,6 +17,7 @@ SOURCE = Path(__file__).resolve().parent.parent
 sys.path[0] = str(SOURCE)
 
 from torchlock.errors import TorchlockError  # noqa: E402
+from torchlock.inside import environment_inside  # noqa: E402
 from torchlock.lock import read_lock  # noqa: E402
 from torchlock.records import check_records, read_records  # noqa: E402
 from torchlock.repository import Repository  # noqa: E402
@@ -61,7 +62,7 @@ def main(arguments: list[str]) -> int:
         return error.code
     for finding in verdict.findings[:10]:
         print(f"  {finding.kind}: {finding.path}: {finding.detail}", file=sys.stderr)  # noqa: T201
-    environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP_"))}
+    environment = environment_inside(os.environ)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "context.json")
         path.write_text(json.dumps(told))

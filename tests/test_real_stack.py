@@ -152,3 +152,15 @@ def test_locking_again_changes_nothing(tmp_path):
     assert "0 packages changed" in done.stderr
     for name in ("conda-lock.yml", "pylock.toml"):
         assert (clone / name).read_bytes() == (ROOT / name).read_bytes()
+
+
+def test_the_environments_own_invoke_hands_over_and_finds_where_it_runs(prefix):
+    assert (ROOT / ".venv").is_dir()
+    done = subprocess.run(
+        [prefix / "bin" / "invoke", "validate", "--only", "neighbours"],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+        env={**os.environ, "VIRTUAL_ENV": str(prefix)},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"checking the files of {prefix}" in done.stderr
+    assert "identical to the reference" in done.stdout

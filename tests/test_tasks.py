@@ -129,3 +129,71 @@ def test_sign_needs_a_certificate_in_a_file():
     done = invoke("validate", "--sign", "key")
     assert done.returncode == 2
     assert "--sign needs the certificate in a file" in done.stderr
+
+
+@pytest.fixture
+def bare_python(tmp_path: Path) -> Path:
+    """A Python that has nothing the tool runs on, as the stack's own has not."""
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
+    return tmp_path / "bare" / "bin" / "python"
+
+
+HAND_OVER = "from torchlock.handover import hand_over; hand_over()"
+
+
+def test_another_invoke_hands_over_to_the_tools_own(bare_python, clone):
+    (clone / ".venv").symlink_to(sys.prefix)
+    done = subprocess.run(
+        [bare_python, "-c", HAND_OVER, "--list"],
+        cwd=clone, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "validate" in done.stdout
+
+
+def test_another_invoke_without_the_tools_own_says_what_to_type(bare_python, clone):
+    done = subprocess.run(
+        [bare_python, "-c", HAND_OVER], cwd=clone, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "lacks what torchlock runs on" in done.stderr
+    assert "pip install --require-hashes -r requirements.txt" in done.stderr
+
+
+def test_a_name_and_a_prefix_are_two_places(tmp_path):
+    done = invoke("env", "--name", "pt27", "--prefix", str(tmp_path))
+    assert done.returncode == 2
+    assert "name two places" in done.stderr
+
+
+def test_a_certificate_of_an_earlier_run_is_not_signed(clone, tmp_path):
+    certificate = tmp_path / "c.json"
+    certificate.write_text("{}")
+    (clone / "torchlock" / "records" / "linux-64.json").unlink()
+    prefix = tmp_path / "env" / "lib" / "python3.11" / "site-packages"
+    prefix.mkdir(parents=True)
+    done = invoke(
+        "validate", "--prefix", str(tmp_path / "env"), "--json", str(certificate),
+        "--sign", "nokey", cwd=clone,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert certificate.read_text() == "{}"
+    assert not certificate.with_name("c.json.sig").exists()
+
+
+def test_an_empty_pip_section_is_no_traceback(clone):
+    (clone / "environment.yml").write_text(
+        "channels: [conda-forge]\nplatforms: [linux-64]\ndependencies:\n  - python\n  - pip:\n"
+    )
+    done = invoke("lock", "--check", cwd=clone)
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_constraint_in_the_lock_is_no_traceback(clone):
+    lock = clone / "conda-lock.yml"
+    lock.write_text(lock.read_text().replace("anyio: '>=3.1.0'", "anyio: '=>3'", 1))
+    done = invoke("lock", "--check", cwd=clone)
+    assert done.returncode == 1
+    assert "a version or constraint is none" in done.stdout
+    assert "Traceback" not in done.stderr

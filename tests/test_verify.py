@@ -652,3 +652,12 @@ def test_verify_writes_nothing(site, records, python311):
     before = state()
     verify(site, records)
     assert state() == before
+
+
+def test_a_wheels_script_that_starts_another_python_is_found(site, records):
+    (site.prefix / "pyvenv.cfg").touch()
+    path = site.prefix / "bin/np-run"
+    path.write_text(path.read_text().replace(str(site.prefix), "/old/place"))
+    finding = only(verify(site, records))
+    assert (finding.kind, finding.path) == ("changed", "bin/np-run")
+    assert "it starts /old/place/bin/python" in finding.detail

@@ -308,7 +308,7 @@ class _Download:
                 if self.stop.is_set():
                     raise _Stopped from None
                 fault = f"{_public(url)}: {_reason(error)}"
-                if isinstance(error, requests.exceptions.SSLError):
+                if _is_distrust(error):
                     return fault
             have = self._partial.stat().st_size if self._partial.exists() else 0
             failures = 1 if have > reached else failures + 1
@@ -416,10 +416,15 @@ def _public(text: str) -> str:
     return re.sub(r"\?[^\s\"']*", "", re.sub(r"//[^/\s]*@", "//", text))
 
 
+def _is_distrust(error: requests.RequestException) -> bool:
+    """Whether the certificate was refused; other TLS faults are those of a connection."""
+    return isinstance(error, requests.exceptions.SSLError) and "certificate" in str(error).lower()
+
+
 def _reason(error: requests.RequestException) -> str:
     if isinstance(error, requests.exceptions.ProxyError):
         return "the proxy cannot be reached"
-    if isinstance(error, requests.exceptions.SSLError):
+    if _is_distrust(error):
         return f"the certificate is not trusted ({_last_cause(error)})"
     if isinstance(error, requests.Timeout):
         return "no answer in time"

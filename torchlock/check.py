@@ -6,9 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import rattler
-from packaging.specifiers import SpecifierSet
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
-from packaging.version import Version
+from packaging.version import InvalidVersion, Version
+from rattler.exceptions import InvalidVersionError, InvalidVersionSpecError
 
 from torchlock.errors import TorchlockError
 from torchlock.lock import Lock, Package, read_lock
@@ -51,6 +52,13 @@ def _judged(name: str, judge: Callable[[], Check]) -> Check:
         return judge()
     except TorchlockError as error:
         return Check(name, "", error.message, error.hint)
+    except (
+        InvalidSpecifier,
+        InvalidVersion,
+        InvalidVersionSpecError,
+        InvalidVersionError,
+    ) as error:
+        return Check(name, "", f"a version or constraint is none: {error}", "invoke lock")
 
 
 def _request(repository: Repository, lock: Lock) -> Check:

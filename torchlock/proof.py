@@ -16,7 +16,8 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
-from torchlock.lock import Lock, read_lock
+from torchlock.inside import environment_inside
+from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
@@ -26,6 +27,9 @@ from torchlock.report import describe
 from torchlock.repository import Repository
 from torchlock.verify import Finding, Verdict, find_site, verify
 from torchlock.verify_conda import CondaVerdict
+
+CLEARING_UP = 20
+"""Seconds that `validation` gets to stop its processes and remove its scratch directories."""
 
 
 @dataclass(frozen=True)
@@ -42,15 +46,27 @@ class Realization:
 
 
 def find_realization(prefix: Path | None) -> Realization | None:
-    """Return the realization at `prefix`, or the one this runs in, or None.
+    """Return the realization at `prefix`, or the one that is active here, or None.
+
+    Active is what this Python belongs to, or what VIRTUAL_ENV or CONDA_PREFIX name, if torchlock
+    or conda-lock made it.
 
     Raises `TorchlockError` when `prefix` is given and holds none.
     """
     if prefix is None:
-        here = Path(sys.prefix)
-        return _realization(here) if (here / MARKER).is_file() else None
+        named = (os.environ.get(name, "") for name in ("VIRTUAL_ENV", "CONDA_PREFIX"))
+        for here in (Path(sys.prefix), *(Path(name) for name in named if name)):
+            if (here / MARKER).is_file() or _holds_torch(here):
+                return _realization(here)
+        return None
     find_site(prefix)
     return _realization(prefix)
+
+
+def _holds_torch(prefix: Path) -> bool:
+    """Whether a conda prefix that another client made carries a torch to be judged."""
+    site_packages = prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    return (prefix / "conda-meta").is_dir() and (site_packages / "torch").is_dir()
 
 
 def _realization(prefix: Path) -> Realization:
@@ -189,13 +205,7 @@ def _run_inside(
     context: dict[str, Any],
     arguments: Sequence[str],
 ) -> int:
-    # What shadows locked modules must reach the check that looks for it.
-    kept = ("PYTHONPATH", "PYTHONUSERBASE")
-    environment = {
-        key: value
-        for key, value in os.environ.items()
-        if key in kept or not key.startswith(("PYTHON", "PIP_"))
-    }
+    environment = environment_inside(os.environ)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch, "context.json")
         path.write_text(json.dumps(context))
@@ -204,9 +214,25 @@ def _run_inside(
             "--context", str(path), *arguments,
         ]  # fmt: skip
         try:
-            return subprocess.run(command, env=environment, check=False).returncode
+            with subprocess.Popen(command, env=environment) as child:
+                return _wait(child)
         except OSError as error:
             raise TorchlockError(
                 f"{realization.python} cannot be started: {error.strerror}",
                 hint=f"invoke env --prefix {realization.prefix}",
             ) from None
+
+
+def _wait(child: subprocess.Popen[bytes]) -> int:
+    """Wait for `validation`; on Ctrl-C let it stop its own children and clear up first."""
+    try:
+        return child.wait()
+    except KeyboardInterrupt:
+        try:
+            child.wait(CLEARING_UP)
+        except subprocess.TimeoutExpired:
+            child.kill()
+        raise
+    except BaseException:
+        child.terminate()
+        raise

@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import rattler
+from packaging.utils import canonicalize_name
 
 from torchlock import userconfig
 from torchlock.artifacts import Store
@@ -44,6 +45,8 @@ def relock(repository: Repository, store: Store, *, upgrade: str | None = None) 
     old = _old_lock(repository.lock)
     packages: list[Package] = []
     known = {package.name for package in old.packages} if old else set()
+    if upgrade and upgrade not in known:
+        upgrade = canonicalize_name(upgrade)
     if upgrade and upgrade not in known:
         raise RequestError(
             f"{upgrade} is not in the lock, so it cannot be upgraded",

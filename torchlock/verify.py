@@ -188,7 +188,7 @@ def _check_files(
         found = []
         for item in batch:
             status = present.get(item.file.path) if item.file.scheme == "site" else None
-            fault = _fault(item, status, local.buffer)
+            fault = _fault(site, item, status, local.buffer)
             if fault:
                 kind, detail = fault
                 found.append(Finding(kind, item.package, _shown(site, item.path), detail))
@@ -209,7 +209,7 @@ def _batches(todo: Sequence[_Expected]) -> Iterator[Sequence[_Expected]]:
 
 
 def _fault(
-    item: _Expected, status: os.stat_result | None, buffer: memoryview
+    site: Site, item: _Expected, status: os.stat_result | None, buffer: memoryview
 ) -> tuple[Kind, str] | None:
     file = item.file
     try:
@@ -220,7 +220,7 @@ def _fault(
         if not stat.S_ISREG(status.st_mode):
             return "not a file", "a link or another kind of node stands in its place"
         if file.scheme == "scripts":
-            return _script_fault(item) or _mode_fault(file, status)
+            return _script_fault(site, item) or _mode_fault(file, status)
         if status.st_size != file.size:
             return "changed", f"{status.st_size} bytes, the lock says {file.size}"
         actual = _hash(item.path, buffer)
@@ -241,7 +241,7 @@ def _mode_fault(file: RecordedFile, status: os.stat_result) -> tuple[Kind, str] 
     return "mode", "executable, the lock says not"
 
 
-def _script_fault(item: _Expected) -> tuple[Kind, str] | None:
+def _script_fault(site: Site, item: _Expected) -> tuple[Kind, str] | None:
     """Compare a script, whose first line installers rewrite when it is `#!python`."""
     contents = item.path.read_bytes()
     if sha256(contents).hexdigest() == item.file.sha256:
@@ -254,7 +254,7 @@ def _script_fault(item: _Expected) -> tuple[Kind, str] | None:
         sha256(original + newline + rest).hexdigest() == item.file.sha256
         for original in (b"#!python", b"#!pythonw", b"#!python\r")
     ):
-        return None
+        return _program_fault(site, item.path, contents.decode("utf-8", "replace"))
     return "changed", "the script is not the wheel's, its first line apart"
 
 
@@ -284,13 +284,19 @@ def _console_fault(site: Site, path: Path, targets: Sequence[str]) -> tuple[Kind
     fault = script_fault(text, targets)
     if fault:
         return "changed", fault
+    wrong = _program_fault(site, path, text)
+    return wrong or (None if status.st_mode & stat.S_IXUSR else ("mode", "not executable"))
+
+
+def _program_fault(site: Site, path: Path, text: str) -> tuple[Kind, str] | None:
+    """Say that a script of a venv starts another python than the venv's own."""
     program = Path(interpreter(text))
-    if (site.prefix / "pyvenv.cfg").exists() and program.parent != path.parent:
-        with contextlib.suppress(OSError):
-            if program.parent.samefile(path.parent):
-                return None
-        return "changed", f"it starts {program}, not this environment's python"
-    return None if status.st_mode & stat.S_IXUSR else ("mode", "not executable")
+    if not (site.prefix / "pyvenv.cfg").exists() or program.parent == path.parent:
+        return None
+    with contextlib.suppress(OSError):
+        if program.parent.samefile(path.parent):
+            return None
+    return "changed", f"it starts {program}, not this environment's python"
 
 
 def _hash(path: Path, buffer: memoryview) -> str:

@@ -76,6 +76,7 @@ def _validate(options: argparse.Namespace) -> int:
     outcomes = certificate.context_outcomes(context)
     outcomes += run_all(request, lambda line: print(line, file=sys.stderr, flush=True))  # noqa: T201
     classes = machine_classes(outcomes)
+    outcomes += judge_repetition(outcomes)
     if options.record:
         _record(options, context, outcomes, classes)
     outcomes += judge_numbers(outcomes, classes, context, options.references)
@@ -142,29 +143,33 @@ def collected(outcomes: Sequence[Outcome], lane_name: str) -> dict[str, dict[str
     return {o.name: o.digests for o in outcomes if o.name in inside and o.digests}
 
 
+def judge_repetition(outcomes: Sequence[Outcome]) -> list[Outcome]:
+    """A row where two processes made the same run and got different bits."""
+    if _repeated(outcomes) is not False:
+        return []
+    once, again = (o.digests for o in outcomes if o.name in ("transformer", "resume"))
+    said = f"{canonical.digest(once)}, {canonical.digest(again)}"
+    evidence = f"two processes made the same run and got different bits: {said}"
+    return [Outcome("repetition", DOES_NOT_HOLD, evidence)]
+
+
+def _repeated(outcomes: Sequence[Outcome]) -> bool | None:
+    """Whether the transformer's runs, made again by the resume check, left the same bits."""
+    found = {outcome.name: outcome.digests for outcome in outcomes}
+    once, again = found.get("transformer"), found.get("resume")
+    return once == again if once and again else None
+
+
 def judge_numbers(
     outcomes: Sequence[Outcome],
     classes: dict[str, dict[str, str]],
     context: certificate.Context,
     directory: Path,
 ) -> list[Outcome]:
-    """The rows that compare runs with each other and with the recorded references."""
+    """The rows that compare the numbers with the recorded references."""
     found = {outcome.name: outcome for outcome in outcomes}
     rows = []
-    repeats = False
-    if "transformer" in found and "resume" in found:
-        # The same runs, made in other processes.
-        once, again = found["transformer"].digests, found["resume"].digests
-        repeats = bool(once) and once == again
-        if once and again and not repeats:
-            rows.append(
-                Outcome(
-                    "repetition",
-                    DOES_NOT_HOLD,
-                    "two processes made the same run and got different bits:"
-                    f" {canonical.digest(once)}, {canonical.digest(again)}",
-                )
-            )
+    repeats = _repeated(outcomes) is True
     for kind, name, lane_name in (
         ("cpu", "reference", "portable"),
         ("gpu", "gpu reference", "gpu"),

@@ -46,7 +46,7 @@ class Comparison:
 _READINGS = {
     "lock": "These are different environments; everything below may differ as well.",
     "files": "The same lock is installed differently: a file was changed, or belongs to another"
-    " build. invoke verify names it.",
+    " build, or files of others stand among it. invoke validate names them.",
     "libraries": "The same files are on disk, but other libraries were loaded:"
     " LD_LIBRARY_PATH, LD_PRELOAD or another torch came first.",
     "lane": "The checks ran in different lanes, so their bits need not agree.",
@@ -82,7 +82,9 @@ def _files(a: Mapping[str, Any], b: Mapping[str, Any], unjudged: list[str]) -> s
         unjudged.append("files")
         return ""
     named = _first(ours.get("wheels") or {}, theirs.get("wheels") or {})
-    return named or _pair("tree", ours["tree"], theirs["tree"])
+    verdicts = [str(side.get("verdict", "not judged")) for side in (ours, theirs)]
+    # Foreign files and byte code are no part of a tree, so the verdict may differ alone.
+    return named or _pair("tree", ours["tree"], theirs["tree"]) or _pair("verdict", *verdicts)
 
 
 def _libraries(a: Mapping[str, Any], b: Mapping[str, Any], unjudged: list[str]) -> str:

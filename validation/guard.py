@@ -17,7 +17,6 @@ from torch.utils._pytree import tree_leaves
 
 _ROOTS = frozenset({"aten::sqrt", "aten::sqrt_", "aten::_foreach_sqrt", "aten::_foreach_sqrt_"})
 _POWERS = frozenset({"aten::pow", "aten::pow_", "aten::_foreach_pow", "aten::_foreach_pow_"})
-# Unfused parameter updates that the dispatcher sees as one operation and that root inside.
 _AFFECTED_TYPES = (torch.float32, torch.float64)
 
 

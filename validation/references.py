@@ -125,22 +125,28 @@ def judge(
                 f"the reference of class {kind} is for another {what}: {theirs}, here {ours}"
                 " (record it again with --record --replace)",
             )
-    compared = 0
+    compared, lacking = 0, []
     for check, results in sorted(digests.items()):
         for result, ours in sorted(results.items()):
             recorded = reference.digests.get(check, {}).get(result)
             if recorded is None:
-                return Outcome(
-                    name, NOT_JUDGED, f"the reference of class {kind} lacks {check}, {result}"
-                )
-            if ours != recorded:
+                lacking.append(f"{check}, {result}")
+            elif ours != recorded:
                 return Outcome(
                     name,
                     DOES_NOT_HOLD,
                     f"differs from the reference of class {kind}: {check}, {result} is {ours},"
                     f" recorded {recorded}",
                 )
-            compared += 1
+            else:
+                compared += 1
+    if lacking:
+        return Outcome(
+            name,
+            NOT_JUDGED,
+            f"the reference of class {kind} lacks {'; '.join(lacking)}"
+            f" ({compared} digests are identical)",
+        )
     return Outcome(name, HOLDS, f"identical to the reference of class {kind} ({compared} digests)")
 
 

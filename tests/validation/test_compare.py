@@ -137,3 +137,11 @@ def test_whatever_stands_in_a_certificate_there_is_a_sentence_and_no_traceback(p
             path.write_text(canonical.dump(value))
         assert compare.main([str(path) for path in paths]) in (0, 1, 2)
         assert compare.main([str(path) for path in paths[::-1]]) in (0, 1, 2)
+
+
+def test_files_of_others_among_the_same_tree_are_a_difference():
+    ours, theirs = issued(), issued()
+    ours["files"]["verdict"], theirs["files"]["verdict"] = "holds", "does not hold"
+    first = compare.compare(ours, theirs).first
+    assert first is not None
+    assert (first.what, first.evidence) == ("files", "verdict: holds / does not hold")

@@ -163,3 +163,11 @@ def test_where_there_is_no_torch_the_stack_does_not_hold(tmp_path, arguments):
     assert "import torch fails" in checks["stack"]["evidence"]
     assert checks["transformer"]["verdict"] == NOT_JUDGED
     assert "Traceback" not in done.stderr
+
+
+def test_bits_that_do_not_repeat_are_not_recorded(validate, tmp_path):
+    other = Outcome("resume", HOLDS, "", digests={"fp32": B})
+    code, _, said = validate("--record", outcomes=(STACK, TRAINED, other, NO_GPU))
+    assert code == 2
+    assert "nothing is recorded: repetition does not hold" in said
+    assert not (tmp_path / "references").exists()

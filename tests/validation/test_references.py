@@ -134,3 +134,9 @@ def test_every_reference_in_the_repository_can_be_read_and_is_named_after_its_cl
     for path in paths:
         found = references.load(path)
         assert references.file_name(found.machine_class) == path.name
+
+
+def test_a_digest_the_reference_lacks_hides_no_wrong_one(recorded):
+    outcome = judge(recorded, {"ddp": {"3 ranks": A}, "transformer": {"fp32": B}})
+    assert outcome.verdict == DOES_NOT_HOLD
+    assert "transformer, fp32" in outcome.evidence

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -117,6 +118,7 @@ def _build(
     interpreter = None if marker and _works(prefix) else find_interpreter()
     if marker is None:
         check_space(prefix, store, wheels, records)
+        _check_writable(prefix)
     fetch(wheels, store, mirrors=mirrors, progress=progress)
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
@@ -205,6 +207,15 @@ def check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: 
                 f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
                 hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
             )
+
+
+def _check_writable(prefix: Path) -> None:
+    """Raise before gigabytes are fetched for a prefix that could not be made."""
+    if not os.access(_existing(prefix), os.W_OK | os.X_OK):
+        raise TorchlockError(
+            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}",
+            hint="choose another place: invoke env --prefix DIR",
+        )
 
 
 def _existing(path: Path) -> Path:

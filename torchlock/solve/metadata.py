@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import zipfile
 
 import requests
-from remotezip import RangeNotSupported, RemoteZip
+from remotezip import RangeNotSupported, RemoteIOError, RemoteZip
 
 from torchlock.artifacts import Store, fetch
 from torchlock.errors import TorchlockError
+from torchlock.files import write_atomically
 from torchlock.formats.wheel import metadata_member
 from torchlock.http import new_session
 from torchlock.lock import Package
@@ -26,15 +28,14 @@ def read_metadata(package: Package, store: Store) -> str:
         return kept.read_text(encoding="utf-8")
     try:
         text = _ask(package, store)
-    except (requests.RequestException, zipfile.BadZipFile) as error:
+    except (requests.RequestException, RemoteIOError, zipfile.BadZipFile) as error:
         raise TorchlockError(
             f"the metadata of {package.label} cannot be fetched: {error}",
             hint="check the network, proxy and index settings",
         ) from None
-    kept.parent.mkdir(parents=True, exist_ok=True)
-    scratch = kept.with_suffix(".new")
-    scratch.write_text(text, encoding="utf-8")
-    scratch.replace(kept)
+    with contextlib.suppress(OSError):  # a store that cannot be written only costs time
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(kept, text.encode())
     return text
 
 

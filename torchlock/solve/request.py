@@ -121,7 +121,7 @@ def _match_specs(spec: LockSpecification, platform: str) -> list[str]:
 def _pip_requirements(content: dict[str, Any], name: str) -> list[Requirement]:
     requirements = []
     for item in content["dependencies"]:
-        for line in item.get("pip", []) if isinstance(item, dict) else []:
+        for line in (item.get("pip") or []) if isinstance(item, dict) else []:
             try:
                 requirement = Requirement(str(line))
             except InvalidRequirement as error:

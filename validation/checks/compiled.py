@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch._dynamo.utils import counters
 
 from validation.checks import Settings
 from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome
@@ -35,6 +36,8 @@ def run(settings: Settings) -> Outcome:
     except Exception as error:  # the compiler's own failures have no common type
         lines = str(error).strip().splitlines() or [""]
         return Outcome("compile", DOES_NOT_HOLD, f"{type(error).__name__}: {lines[0][:300]}")
+    if not counters["stats"]["unique_graphs"]:
+        return Outcome("compile", DOES_NOT_HOLD, "torch.compile ran the block without compiling it")
     difference = max(
         float((a - b).abs().max() / (a.abs().max() + 1e-12))
         for a, b in zip(eager, compiled, strict=True)
