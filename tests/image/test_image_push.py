@@ -152,7 +152,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(204, Location=self.path, Range=f"0-{max(len(upload) - 1, 0)}")
         if "/uploads/" in url.path:
             return self.answer(404)
-        content = self.server.manifests[url.path.rpartition("/")[2]]
+        content = self.server.manifests.get(url.path.rpartition("/")[2])
+        if content is None:
+            return self.answer(404)
         return self.answer(200, content + b" " if self.server.lies else content)
 
     def on_put(self, url, body):
@@ -206,6 +208,19 @@ def test_the_bill_of_materials_is_attached_by_tag_where_there_is_no_api(
     [row] = index["manifests"]
     assert row["artifactType"] == "application/vnd.cyclonedx+json"
     assert json.loads(registry.manifests[row["digest"]])["subject"]["digest"] == digest
+
+
+def test_what_others_attached_by_tag_stays(layout: Layout, registry: Registry):
+    tag = send(layout, registry).digest.replace(":", "-")
+    index = json.loads(registry.manifests[tag])
+    signature = {"digest": "sha256:" + "5" * 64, "mediaType": "x", "size": 1}
+    index["manifests"].append(signature)
+    registry.manifests[tag] = json.dumps(index).encode()
+    send(layout, registry)
+    assert json.loads(registry.manifests[tag])["manifests"] == index["manifests"]
+    registry.manifests[tag] = b"[]"
+    with pytest.raises(PushError, match=f"{tag} is no index"):
+        send(layout, registry)
 
 
 def test_an_image_keeps_what_is_attached_when_another_gets_a_name(

@@ -146,11 +146,23 @@ class _Push:
         return self._request("PUT", f"manifests/{name}", {201, 202}, data=content, headers=headers)
 
     def _referrers_tag(self, digest: str, attached: list[Descriptor]) -> None:
-        """Attach by tag, the specification's way for registries without a referrers API."""
-        index = document(
-            INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(attached)}
-        )
-        self._put_manifest(digest.replace(":", "-"), INDEX, index.content)
+        """Attach by tag, the specification's way for registries without a referrers API.
+
+        What others attached, signatures for example, stays.
+        """
+        tag, ours = digest.replace(":", "-"), {str(row["digest"]) for row in attached}
+        answer = self._request("GET", f"manifests/{tag}", {200, 404}, headers={"Accept": INDEX})
+        rows = list(attached)
+        if answer.status_code == 200:
+            try:
+                rows += [row for row in answer.json()["manifests"] if row["digest"] not in ours]
+            except (ValueError, KeyError, TypeError):
+                raise PushError(
+                    f"{self.reference.registry}: {self.reference.repository}:{tag} is no index",
+                    hint="remove that tag from the registry, then push again",
+                ) from None
+        index = document(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": rows})
+        self._put_manifest(tag, INDEX, index.content)
 
     def _digest_of(self, name: str) -> str:
         answer = self._request("GET", f"manifests/{name}", {200}, headers={"Accept": MANIFEST})
