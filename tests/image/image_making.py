@@ -11,7 +11,11 @@ import json
 import lzma
 import tarfile
 import zipfile
+from dataclasses import replace
 from pathlib import Path
+
+from torchlock.realize.image import Image, ImageSource, image_digest, plan, recorded_layers
+from torchlock.rootfs.lock import RootfsLock
 
 
 def record_row(path: str, content: bytes) -> str:
@@ -99,3 +103,27 @@ def make_deb(
 def write_json(path: Path, content: object) -> Path:
     path.write_text(json.dumps(content))
     return path
+
+
+def check_recorded(source: ImageSource, committed: RootfsLock, image: Image) -> str:
+    """Compare a rendered image with the repository's records; say what could not be compared.
+
+    With the committed rootfs lock that is nothing, and the digest is compared too. With another
+    one, every layer that does not depend on a changed package is compared.
+    """
+    if source.rootfs == committed:
+        assert image_digest(source) == image.digest
+        return ""
+    recorded, made = recorded_layers(source).layers, dict(image.layers)
+    before = {p.key for p in plan(replace(source, rootfs=committed))}
+    same = [p for p in plan(source) if p.key in before]
+    wheels = [p for p in plan(source) if p.kind == "wheels"]
+    assert wheels and all(p in same for p in wheels), "wheels' layers depend on no package"
+    assert {p.title: made[p.title] for p in same} == {p.title: recorded[p.key] for p in same}
+    changed = sorted({p.name for p in {*source.rootfs.packages} ^ {*committed.packages}})
+    left = [p.title for p in plan(source) if p not in same]
+    return (
+        f"NOT COMPARED with the records: {', '.join(left)}, and the image's digest. The archives "
+        f"lack packages of the rootfs lock, so newer ones were locked: {', '.join(changed)}. "
+        "Lock and record again: invoke lock --rootfs, invoke image --record"
+    )

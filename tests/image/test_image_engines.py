@@ -3,6 +3,7 @@
 Needs root, and from Debian: podman runc docker.io docker-cli containerd.
 """
 
+import errno
 import shutil
 import subprocess
 import time
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.test_image_render import World, world  # noqa: F401 - a fixture
-from torchlock.oci.layout import Layout
+from torchlock.oci.layout import Layout, LayoutError
 from torchlock.oci.load import LoadError, load
 from torchlock.realize.image import render
 
@@ -40,6 +41,63 @@ def test_an_engine_that_refuses_is_quoted(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(LoadError, match="docker could not load the image: daemon not running"):
         load(Layout(tmp_path / "out"), TAG, "docker")
+
+
+def test_a_missing_layer_is_named_before_an_engine_is_started(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    image, _ = render(world.source, tmp_path / "out", world.store, tag=TAG)
+    layout = Layout(tmp_path / "out")
+    layout.blob(image.layers[1][1].digest).unlink()
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with pytest.raises(LoadError, match=f"lacks the blob {image.layers[1][1].digest}") as refused:
+        load(layout, TAG, "docker")
+    assert "invoke image" in refused.value.hint
+    assert not (tmp_path / "started").exists()
+
+
+def test_an_engine_is_ended_when_the_layout_cannot_be_read(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    render(world.source, tmp_path / "out", world.store, tag=TAG)
+    docker = tmp_path / "docker"
+    docker.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec cat > /dev/null\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+
+    def fails(*_):
+        while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+            time.sleep(0.01)
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("torchlock.oci.load._archive", fails)
+    with pytest.raises(LoadError, match="Input/output error"):
+        load(Layout(tmp_path / "out"), TAG, "docker")
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"manifests": [1]}', '{"manifests": [{"digest": 1, "mediaType": ""}]}', "[]", "{", "null",
+        '{"manifests": 1}', '{"manifests": [{"digest": "", "mediaType": "", "annotations": 1}]}',
+    ],
+)  # fmt: skip
+def test_a_damaged_index_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
+    docker = tmp_path / "docker"
+    docker.write_text("#!/bin/sh\n")
+    docker.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "index.json").write_text(content)
+    with pytest.raises(LayoutError, match=r"index\.json is damaged"):
+        load(Layout(tmp_path), TAG, "docker")
 
 
 @pytest.fixture

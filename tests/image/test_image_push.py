@@ -16,8 +16,9 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
-from torchlock.errors import DoesNotHold
+from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.oci import push as pushing
+from torchlock.oci.credentials import Credentials, credentials
 from torchlock.oci.layer import file_item, write_layer
 from torchlock.oci.layout import Layout, document, image_config, image_manifest, referrer_manifest
 from torchlock.oci.push import PushError, parse_reference, push
@@ -98,8 +99,11 @@ class Handler(BaseHTTPRequestHandler):
         what = f"{self.command} {kind}"
         self.server.asked[what] += 1
         if url.path == "/token":
-            query = parse_qs(url.query)
+            query = parse_qs(url.query or body.decode())
             good = self.headers.get("Authorization") == self.server.login
+            if self.command == "POST":  # OAuth2, with an identity token
+                assert query["grant_type"] == ["refresh_token"] and query["client_id"]
+                good = query["refresh_token"] == [self.server.login]
             assert query["scope"] == ["repository:lab/demo:pull,push"]
             return self.answer(200, b'{"token": "T"}') if good else self.answer(401)
         if self.server.login and self.headers.get("Authorization") != "Bearer T":
@@ -148,7 +152,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(204, Location=self.path, Range=f"0-{max(len(upload) - 1, 0)}")
         if "/uploads/" in url.path:
             return self.answer(404)
-        content = self.server.manifests[url.path.rpartition("/")[2]]
+        content = self.server.manifests.get(url.path.rpartition("/")[2])
+        if content is None:
+            return self.answer(404)
         return self.answer(200, content + b" " if self.server.lies else content)
 
     def on_put(self, url, body):
@@ -202,6 +208,42 @@ def test_the_bill_of_materials_is_attached_by_tag_where_there_is_no_api(
     [row] = index["manifests"]
     assert row["artifactType"] == "application/vnd.cyclonedx+json"
     assert json.loads(registry.manifests[row["digest"]])["subject"]["digest"] == digest
+
+
+def test_what_others_attached_by_tag_stays(layout: Layout, registry: Registry):
+    tag = send(layout, registry).digest.replace(":", "-")
+    index = json.loads(registry.manifests[tag])
+    signature = {"digest": "sha256:" + "5" * 64, "mediaType": "x", "size": 1}
+    index["manifests"].append(signature)
+    registry.manifests[tag] = json.dumps(index).encode()
+    send(layout, registry)
+    assert json.loads(registry.manifests[tag])["manifests"] == index["manifests"]
+    registry.manifests[tag] = b"[]"
+    with pytest.raises(PushError, match=f"{tag} is no index"):
+        send(layout, registry)
+
+
+def test_an_image_keeps_what_is_attached_when_another_gets_a_name(
+    layout: Layout, registry: Registry
+):
+    other = image_manifest(
+        image_config(created="2026-01-02T00:00:00Z", architecture="amd64", run={}, layers=[]),
+        [], {},
+    )  # fmt: skip
+    more = document("application/vnd.cyclonedx+json", {"bomFormat": "other"})
+    referrer, empty = referrer_manifest(other, more)
+    for content in (other, more, referrer, empty):
+        layout.add_document(content)
+    layout.publish("other:1", other, [referrer])
+    assert [row["digest"] for row in layout.referrers(other.digest)] == [referrer.digest]
+    done = send(layout, registry)
+    assert done.attached == 1
+    index = json.loads(registry.manifests[done.digest.replace(":", "-")])
+    assert json.loads(registry.manifests[index["manifests"][0]["digest"]])["subject"]
+    # What nothing names any more goes, and what is attached to it.
+    layout.publish(TAG, other, [referrer])
+    assert layout.referrers(done.digest) == []
+    assert len(layout.index()) == 3
 
 
 def test_blobs_are_mounted_from_another_repository(layout: Layout, registry: Registry):
@@ -307,6 +349,69 @@ def test_credential_helpers_are_asked(
     check(layout, registry)
 
 
+def helper_that_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str) -> None:
+    helper = tmp_path / "docker-credential-test"
+    helper.write_text(f"#!/bin/sh\n{script}\n")
+    helper.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+
+
+def test_identity_tokens_are_used_as_such(
+    layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    registry.login = "an-identity-token"
+    entry = {"auth": LOGIN, "identitytoken": "an-identity-token"}
+    docker_config(tmp_path, {"auths": {registry.name: entry}})
+    send(layout, registry)
+    (tmp_path / "docker" / "config.json").write_text('{"credsStore": "test", "auths": null}')
+    said = '{"Username": "<token>", "Secret": "an-identity-token"}'
+    helper_that_says(tmp_path, monkeypatch, f"echo '{said}'")
+    send(layout, registry)
+    check(layout, registry)
+
+
+@pytest.mark.parametrize("content", [{"auths": []}, {"credHelpers": 1}, [], {"auths": "x"}])
+def test_a_configuration_of_another_shape_is_named(layout, tmp_path: Path, content):
+    docker_config(tmp_path, content)
+    if content == []:
+        (tmp_path / "docker" / "config.json").write_text("[]")
+    with pytest.raises(TorchlockError, match=r"config\.json is damaged"):
+        credentials("registry.example")
+
+
+@pytest.mark.parametrize("content", [{"auths": None}, {"auths": {"registry.example": None}}, {}])
+def test_a_configuration_without_a_login_is_none(layout, tmp_path: Path, content):
+    docker_config(tmp_path, content)
+    assert credentials("registry.example") is None
+
+
+@pytest.mark.parametrize("prints", ["hello", "[]", '{"Username": "me"}', ""])
+def test_a_helper_that_prints_no_login_is_named_and_not_quoted(
+    layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prints: str
+):
+    docker_config(tmp_path, {"credsStore": "test"})
+    helper_that_says(tmp_path, monkeypatch, f"echo '{prints}'")
+    with pytest.raises(TorchlockError, match="docker-credential-test succeeded") as refused:
+        credentials("registry.example")
+    assert "hello" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["hub.example", "index.hub.example", "registry-1.hub.example"])
+def test_a_login_under_the_address_of_the_index_is_found(
+    layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+):
+    key = "https://index.hub.example/v1/"
+    docker_config(tmp_path, {"auths": {key: {"auth": LOGIN}}})
+    assert credentials(name) == Credentials("me", "secret")
+    assert credentials("other.hub.example") is None
+    (tmp_path / "docker" / "config.json").write_text('{"credsStore": "test"}')
+    script = 'read -r s; [ "$s" = KEY ] || { echo not found; exit 1; }; '.replace("KEY", key)
+    helper_that_says(
+        tmp_path, monkeypatch, script + """echo '{"Username": "me", "Secret": "secret"}'"""
+    )
+    assert credentials(name) == Credentials("me", "secret")
+
+
 @pytest.mark.parametrize("text", ["demo", "lab/demo", "host.example/UPPER", "h:1/a:b:c", ""])
 def test_references_without_a_registry_are_refused(text: str):
     with pytest.raises(PushError, match="which registry"):
@@ -321,6 +426,7 @@ def test_references_are_parsed():
     assert found.base == "https://registry.example:5000"
     assert parse_reference("localhost:5000/x").base == "http://localhost:5000"
     assert parse_reference("host.example/x").tag == "latest"
+    assert parse_reference("docker.io/me/x").base == parse_reference("registry-1.docker.io/x").base
 
 
 @pytest.fixture

@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 import urllib.request
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from tests.image.image_making import check_recorded
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
@@ -29,7 +31,6 @@ from torchlock.realize.image import (
     PLATFORM,
     Image,
     ImageSource,
-    image_digest,
     render,
 )
 from torchlock.records import read_records
@@ -67,7 +68,6 @@ class Rendered:
     image: Image
     out: Path
     store: Store
-    pinned: bool
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +81,12 @@ def rendered(tmp_path_factory) -> Iterator[Rendered]:
     shared = default_store()
     lock = read_lock(REPOSITORY.lock)
     fetch(lock.wheels(PLATFORM), shared)
-    rootfs, pinned = read_rootfs_lock(), True
+    rootfs = read_rootfs_lock()
     try:
         fetch_debs(rootfs, shared)
     except RootfsLockError as error:
         print(f"the rootfs lock's packages are not to be had any more: {error}")
-        rootfs, pinned = make_rootfs_lock(rootfs), False
+        rootfs = make_rootfs_lock(rootfs)
     # Artifacts are shared with other tests; layers that were made before are not.
     store = Store(root / "store")
     store.root.mkdir()
@@ -97,15 +97,14 @@ def rendered(tmp_path_factory) -> Iterator[Rendered]:
     sizes = {w.wheel: w.wheel_size for w in records.wheels.values()}
     source = ImageSource(REPOSITORY, lock, rootfs, sizes)
     image, _ = render(source, root / "out", store, verify=True)
-    yield Rendered(source, image, root / "out", store, pinned)
+    yield Rendered(source, image, root / "out", store)
     shutil.rmtree(root)
 
 
-def test_the_digest_told_from_records_is_the_digest_rendered(rendered: Rendered):
-    if rendered.pinned:
-        assert image_digest(rendered.source) == rendered.image.digest
-    else:
-        assert rendered.image.digest.startswith("sha256:")
+def test_the_image_is_what_the_records_say(rendered: Rendered):
+    left = check_recorded(rendered.source, read_rootfs_lock(), rendered.image)
+    if left:  # shown in the summary: the machine is at no fault, but less was compared
+        warnings.warn(left, stacklevel=1)
 
 
 def test_the_image_has_about_twenty_layers_and_no_more_bytes_than_the_wheels(rendered: Rendered):

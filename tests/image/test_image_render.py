@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.image.image_making import entry, make_deb, make_wheel
+from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from torchlock.artifacts import Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
@@ -19,7 +19,8 @@ from torchlock.oci import layer
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.realize import image, image_bytecode
 from torchlock.realize.image import DEFAULT_TAG, ImageSource, image_digest, plan, render
-from torchlock.realize.image_records import records_path, write_layer_records
+from torchlock.realize.image_bytecode import BytecodeError
+from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
 
@@ -152,6 +153,26 @@ def test_the_digest_is_told_from_records_without_a_wheel(world: World, tmp_path:
     assert image_digest(world.source) == made.digest
 
 
+def test_what_a_dropped_package_leaves_comparable_is_compared(world: World, tmp_path: Path):
+    records = records_path(world.repository.records, "linux-64")
+    committed = world.source.rootfs
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    write_layer_records(records, layers)
+    assert check_recorded(world.source, committed, made) == ""
+    *kept, dropped = committed.packages
+    newer = replace(committed, packages=(*kept, replace(dropped, version="3.11.2-2")))
+    source = replace(world.source, rootfs=newer)
+    other, _ = render(source, tmp_path / "other", world.store)
+    said = check_recorded(source, committed, other)
+    assert f"newer ones were locked: {dropped.name}" in said
+    assert "Debian: configuration" in said and "wheels, group" not in said
+    key = next(p.key for p in plan(source) if p.kind == "wheels")
+    wrong = replace(layers[key][1], size=1)
+    write_layer_records(records, {**layers, key: (layers[key][0], wrong)})
+    with pytest.raises(AssertionError):
+        check_recorded(source, committed, other)
+
+
 def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path):
     made, layers = render(world.source, tmp_path / "out", world.store)
     write_layer_records(records_path(world.repository.records, "linux-64"), layers)
@@ -226,6 +247,19 @@ def test_a_killed_render_leaves_no_layout_and_is_gone_on_with(
     assert made.digest == render(world.source, tmp_path / "two", world.store)[0].digest
 
 
+def test_a_second_render_leaves_the_first_alone(world: World, tmp_path: Path):
+    layout = Layout(tmp_path / "out")
+    with layout.alone():
+        half = tmp_path / "out" / "blobs" / ".partial-first"
+        half.write_bytes(b"the first render is writing this")
+        with pytest.raises(TorchlockError, match="another render is working on") as refused:
+            render(world.source, tmp_path / "out", world.store)
+        assert "wait for it" in refused.value.hint
+        assert half.exists()
+    render(world.source, tmp_path / "out", world.store)
+    assert not half.exists()
+
+
 def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def full(items, out):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
@@ -234,6 +268,60 @@ def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(TorchlockError, match="no space left"):
         render(world.source, tmp_path / "out", world.store)
     assert not (tmp_path / "out" / "index.json").exists()
+
+
+@pytest.mark.parametrize("method", ["remember", "keep"])
+@pytest.mark.parametrize("fault", [errno.EROFS, errno.ENOSPC])
+def test_a_store_that_takes_no_layers_costs_the_next_render_alone(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fault: int
+):
+    expected, _ = render(world.source, tmp_path / "one", Store(world.store.root))
+
+    def refuses(*_):
+        raise OSError(fault, os.strerror(fault))
+
+    monkeypatch.setattr(LayerCache, method, refuses)
+    said: list[str] = []
+    made, _ = render(world.source, tmp_path / "out", world.store, verify=True, say=said.append)
+    assert made.digest == expected.digest
+    assert sum(os.strerror(fault) in line and "not kept" in line for line in said) == 1
+
+
+def test_a_layer_is_kept_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "blob").write_bytes(b"layer")
+    cache = LayerCache(tmp_path / "layers")
+
+    def full(source, out, _):
+        out.write(b"la")
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr("torchlock.realize.image_records.shutil.copyfileobj", full)
+        with pytest.raises(OSError, match="No space"):
+            cache.keep("sha256:ab", tmp_path / "blob")
+    assert everything_below(cache.root) == set()
+    cache.keep("sha256:ab", tmp_path / "blob")
+    assert cache.blob("sha256:ab").read_bytes() == b"layer"
+
+
+def test_a_temporary_directory_that_is_full_or_noexec_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    deb = make_deb(tmp_path, "libc6", [(entry("./usr/x"), b"x")])
+    (tmp_path / "usr").write_text("in the way")
+    with pytest.raises(BytecodeError, match=f"unpacked into {tmp_path}: ") as refused:
+        image_bytecode.unpack_compiler([deb], tmp_path)
+    assert "TMPDIR=" in refused.value.hint
+    root = tmp_path / "root"
+    loader = root / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    loader.parent.mkdir(parents=True)
+    loader.write_text("may not be executed")
+    with pytest.raises(BytecodeError, match=r"cannot be started .*: Permission denied") as refused:
+        list(image_bytecode.compiled(root, [("a.py", b"")]))
+    assert "TMPDIR=" in refused.value.hint
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    with pytest.raises(BytecodeError, match="no temporary directory"), image._compiler([]):
+        pass
 
 
 def test_a_directory_of_somebody_else_is_left_alone(world: World, tmp_path: Path):

@@ -13,10 +13,13 @@ from typing import Any
 
 from torchlock.errors import TorchlockError
 
+TOKEN_USER = "<token>"  # noqa: S105 - a name, not a secret
+"""The user name under which credential helpers give an identity token."""
+
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user name and a password, or an identity token as the password of user `<token>`."""
+    """A user name and a password, or an identity token as the password of `TOKEN_USER`."""
 
     user: str
     password: str
@@ -27,7 +30,7 @@ def credentials(registry: str) -> Credentials | None:
 
     Looked up in `DOCKER_CONFIG` or `~/.docker`, then in podman's `auth.json`: a helper for the
     registry, the inline entry, the default credential store. Raises `TorchlockError` when a
-    helper that is configured fails.
+    configuration cannot be read, or a helper that it names fails.
     """
     for path in _files():
         try:
@@ -35,8 +38,10 @@ def credentials(registry: str) -> Credentials | None:
         except FileNotFoundError:
             continue
         except (OSError, ValueError) as error:
-            raise TorchlockError(f"{path} cannot be read ({error})") from None
-        found = _from(content, registry)
+            raise TorchlockError(
+                f"{path} cannot be read ({error})", hint=f"docker login {registry}"
+            ) from None
+        found = _from(_Configuration(path, content), registry)
         if found:
             return found
     return None
@@ -52,23 +57,68 @@ def _files() -> list[Path]:
     return files
 
 
-def _from(content: dict[str, Any], registry: str) -> Credentials | None:
-    helper = content.get("credHelpers", {}).get(registry)
-    if helper:
-        return _ask(str(helper), registry)
-    auths = content.get("auths", {})
-    for name in (registry, f"https://{registry}", f"http://{registry}"):
-        entry = auths.get(name)
-        if entry and entry.get("auth"):
+@dataclass(frozen=True)
+class _Configuration:
+    """A file of docker's form: `auths`, `credHelpers` and `credsStore`, each optional or null."""
+
+    path: Path
+    content: Any
+
+    def table(self, name: str) -> dict[str, Any]:
+        found = self.content.get(name) if isinstance(self.content, dict) else self.content
+        if found is None:
+            return {}
+        if not isinstance(found, dict):
+            raise TorchlockError(
+                f"{self.path} is damaged: {name} is no table of registries",
+                hint="put it right, or move it away and log in again with docker login",
+            )
+        return found
+
+    @property
+    def store(self) -> str:
+        return str((self.content or {}).get("credsStore") or "")
+
+
+def _servers(registry: str) -> list[str]:
+    """Return the keys that may stand for a registry, the likeliest first.
+
+    Docker's own registry is kept under the address of its former index, whichever of its names
+    (`HOST`, `index.HOST`, `registry-1.HOST`) is pushed to.
+    """
+    domain = registry.removeprefix("registry-1.").removeprefix("index.")
+    names = [registry, *(f"{scheme}://{registry}" for scheme in ("https", "http"))]
+    names += [f"https://{registry}{path}" for path in ("/", "/v1/", "/v2/")]
+    return [*names, f"https://index.{domain}/v1/"]
+
+
+def _from(configuration: _Configuration, registry: str) -> Credentials | None:
+    helpers, auths = configuration.table("credHelpers"), configuration.table("auths")
+    servers = _servers(registry)
+    for name in servers:
+        if helpers.get(name):
+            return _ask(str(helpers[name]), name)
+    listed = [name for name in servers if isinstance(auths.get(name), dict)]
+    for name in listed:
+        entry = auths[name]
+        if entry.get("identitytoken"):
+            return Credentials(TOKEN_USER, str(entry["identitytoken"]))
+        if entry.get("auth"):
             return _decode(str(entry["auth"]), registry)
-    store = content.get("credsStore")
-    return _ask(str(store), registry) if store else None
+    store = configuration.store
+    if store:
+        # A store's entries are listed, empty, in `auths`; without a list the likely ones are tried.
+        for name in listed or (registry, servers[-1]):
+            found = _ask(str(store), name)
+            if found:
+                return found
+    return None
 
 
 def _decode(value: str, registry: str) -> Credentials:
     try:
         user, _, password = base64.b64decode(value).decode().partition(":")
-    except (binascii.Error, UnicodeDecodeError):
+    except (binascii.Error, ValueError):
         raise TorchlockError(
             f"the docker configuration's entry for {registry} is damaged",
             hint=f"docker login {registry}",
@@ -76,19 +126,32 @@ def _decode(value: str, registry: str) -> Credentials:
     return Credentials(user, password)
 
 
-def _ask(helper: str, registry: str) -> Credentials | None:
+def _ask(helper: str, server: str) -> Credentials | None:
     program = f"docker-credential-{helper}"
     try:
         done = subprocess.run(
-            [program, "get"], input=registry, capture_output=True, text=True, check=False
+            [program, "get"], input=server, capture_output=True, text=True, check=False
         )
-    except FileNotFoundError:
+    except (OSError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
         raise TorchlockError(
-            f"{program}, which the docker configuration names, is not installed"
+            f"{program}, which the docker configuration names, "
+            + ("is not installed" if missing else f"cannot be run ({error})"),
+            hint=f"install it, or log in without it: docker login {server}",
         ) from None
     if done.returncode:
         if "not found" in done.stdout + done.stderr:
             return None
-        raise TorchlockError(f"{program} failed: {(done.stderr or done.stdout).strip()}")
-    answer = json.loads(done.stdout)
-    return Credentials(str(answer["Username"]), str(answer["Secret"]))
+        raise TorchlockError(
+            f"{program} failed: {(done.stderr or done.stdout).strip()}",
+            hint=f"docker login {server}",
+        )
+    try:
+        answer = json.loads(done.stdout)
+        return Credentials(str(answer["Username"]), str(answer["Secret"]))
+    except (ValueError, KeyError, TypeError):
+        # What it printed may hold a secret, so it is not quoted.
+        raise TorchlockError(
+            f"{program} succeeded for {server} but printed no user name and secret",
+            hint=f"echo {server} | {program} get",
+        ) from None

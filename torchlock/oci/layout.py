@@ -12,10 +12,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
+
+from filelock import FileLock, Timeout
 
 from torchlock.errors import TorchlockError
 from torchlock.oci.layer import Blob
@@ -148,7 +151,7 @@ class Layout:
             return False
 
     def prepare(self) -> None:
-        """Make the directories; remove what a killed run left half-written.
+        """Make the directories.
 
         Raises `LayoutError` when `root` holds something else, or cannot be written.
         """
@@ -159,10 +162,34 @@ class Layout:
                     hint="choose an empty or a new directory with --out",
                 )
             (self.root / "blobs" / "sha256").mkdir(parents=True, exist_ok=True)
-            for left in (self.root / "blobs").glob(".partial-*"):
-                left.unlink()
         except OSError as error:
             raise self._fault(error) from None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Prepare the layout and keep other renders off it; remove what a killed one left.
+
+        Raises `LayoutError` when another one is at work, or as `prepare` does.
+        """
+        self.prepare()
+        lock = FileLock(self.root / "blobs" / ".lock")
+        try:
+            lock.acquire(timeout=0)
+            # Only now: half-written blobs of a render that is at work are not left over.
+            for left in (self.root / "blobs").glob(".partial-*"):
+                left.unlink()
+        except Timeout:
+            raise LayoutError(
+                f"another render is working on {self.root}",
+                hint="wait for it, then run this again; or choose another --out",
+            ) from None
+        except OSError as error:
+            lock.release()
+            raise self._fault(error) from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     def _is_ours(self) -> bool:
         return (self.root / "blobs").is_dir()
@@ -202,20 +229,27 @@ class Layout:
     def publish(self, tag: str, manifest: Document, referrers: Sequence[Document] = ()) -> None:
         """Name `manifest` by `tag` in the index, replacing what had the name before.
 
+        What is attached to an image stays as long as the image has a name.
         `oci-layout` and `index.json` are written last: without them there is no layout.
         """
         named = manifest.descriptor(annotations={REF_NAME: tag})
-        others = [
-            row
-            for row in self.index()
-            if row.get("annotations", {}).get(REF_NAME) not in (None, tag)
-        ]
-        attached = [
-            r.descriptor(artifactType=json.loads(r.content)["artifactType"]) for r in referrers
-        ]
+        rows = self.index()
+        others = [row for row in rows if _name(row) not in (None, tag)]
+        attached = {
+            r.digest: r.descriptor(artifactType=json.loads(r.content)["artifactType"])
+            for r in referrers
+        }
+        images = {str(row["digest"]) for row in others}
+        for row in rows:
+            if _name(row) is None and self._is_attached(row, images):
+                attached.setdefault(str(row["digest"]), dict(row))
         index = document(
             INDEX,
-            {"schemaVersion": 2, "mediaType": INDEX, "manifests": [named, *others, *attached]},
+            {
+                "schemaVersion": 2,
+                "mediaType": INDEX,
+                "manifests": [named, *others, *sorted(attached.values(), key=_digest)],
+            },
         )
         self._write("oci-layout", b'{"imageLayoutVersion":"1.0.0"}')
         self._write("index.json", index.content)
@@ -226,22 +260,26 @@ class Layout:
             scratch.write_bytes(content)
             scratch.replace(self.root / name)
         except OSError as error:
+            scratch.unlink(missing_ok=True)
             raise self._fault(error) from None
 
     def index(self) -> list[Descriptor]:
         """Return the descriptors of the index, none where there is no index yet."""
         try:
             content = json.loads((self.root / "index.json").read_bytes())
-            return list(content["manifests"])
+            return [_row(row) for row in content["manifests"]]
         except FileNotFoundError:
             return []
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise LayoutError(f"{self.root}/index.json is damaged ({error})") from None
+            raise LayoutError(
+                f"{self.root}/index.json is damaged ({type(error).__name__}: {error})",
+                hint=f"remove it and render again: invoke image --out {self.root}",
+            ) from None
 
     def find(self, tag: str) -> Descriptor:
         """Return the descriptor of the image named `tag`. Raises `LayoutError` without one."""
         for row in self.index():
-            if row.get("annotations", {}).get(REF_NAME) == tag:
+            if _name(row) == tag:
                 return row
         raise LayoutError(
             f"{self.root} has no image {tag}", hint=f"invoke image --out {self.root} --tag {tag}"
@@ -257,13 +295,35 @@ class Layout:
             raise LayoutError(f"{self.root}: blob {descriptor['digest']} is damaged")
         return content
 
+    def manifest(self, descriptor: Descriptor) -> dict[str, Any]:
+        """Return an image's manifest. Raises `LayoutError` when it is none, or damaged."""
+        content = json.loads(self.read(descriptor))
+        try:
+            for row in (content["config"], *content["layers"]):
+                self.blob(row["digest"])
+                int(row["size"])
+        except (KeyError, TypeError, ValueError):
+            raise LayoutError(
+                f"{self.root}: {descriptor['digest']} is no image manifest",
+                hint=f"invoke image --out {self.root}",
+            ) from None
+        return dict(content)
+
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return the descriptors of manifests that are attached to `digest`."""
-        return [
-            row
-            for row in self.index()
-            if json.loads(self.read(row)).get("subject", {}).get("digest") == digest
-        ]
+        return [row for row in self.index() if self._subject(row) == digest]
+
+    def _is_attached(self, descriptor: Descriptor, digests: Container[str]) -> bool:
+        """Say whether a manifest is there and attached to one of `digests`."""
+        try:
+            return self._subject(descriptor) in digests
+        except LayoutError:  # publishing is what repairs a layout
+            return False
+
+    def _subject(self, descriptor: Descriptor) -> str:
+        content = json.loads(self.read(descriptor))
+        subject = content.get("subject") if isinstance(content, dict) else None
+        return str(subject.get("digest")) if isinstance(subject, dict) else ""
 
     def _fault(self, error: OSError) -> LayoutError:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -274,3 +334,20 @@ class Layout:
                 "layers that are complete are used again",
             )
         return LayoutError(f"{self.root} cannot be written: {error.strerror}")
+
+
+def _row(row: Any) -> Descriptor:
+    """Check what is used of an index's row. Raises `TypeError` or `KeyError`."""
+    if not isinstance(row, dict) or not isinstance(row.get("annotations") or {}, dict):
+        raise TypeError(f"{row!r} is no descriptor")
+    if not all(isinstance(row[key], str) for key in ("digest", "mediaType")):
+        raise TypeError(f"{row!r} is no descriptor")
+    return row
+
+
+def _name(row: Descriptor) -> str | None:
+    return (row.get("annotations") or {}).get(REF_NAME)
+
+
+def _digest(row: Descriptor) -> str:
+    return str(row["digest"])

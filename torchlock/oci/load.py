@@ -40,7 +40,8 @@ class Loaded:
 def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
     """Load the image named `tag` into an engine, the first one found unless one is named.
 
-    Raises `LoadError` without an engine, or with the engine's words when it refuses.
+    Raises `LoadError` without an engine, for a layout that lacks a blob, or with the engine's
+    words when it refuses.
     """
     chosen = engine or next((e for e in ENGINES if shutil.which(e)), "")
     if chosen not in ENGINES or not shutil.which(chosen):
@@ -49,6 +50,12 @@ def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
             hint="install one; or push the image to a registry: invoke push HOST/NAME:TAG",
         )
     descriptor = layout.find(tag)
+    for row in _closure(descriptor, layout.manifest(descriptor)):
+        if not layout.has(row["digest"], int(row["size"])):
+            raise LoadError(
+                f"{layout.root} lacks the blob {row['digest']} of {tag}, or it is cut short",
+                hint=f"invoke image --out {layout.root} --tag {tag}",
+            )
     routes = {"podman": _podman, "docker": _docker, "ctr": _containerd}
     return routes[chosen](layout, tag, descriptor)
 
@@ -98,6 +105,12 @@ def _run(command: list[str], feed: Callable[[IO[bytes]], None] | None = None) ->
             process.stdin.close()
         except BrokenPipeError:  # the engine has given up; its own words follow
             pass
+        except BaseException as fault:  # half an archive must not look like all of it
+            process.kill()
+            process.communicate()
+            if isinstance(fault, OSError):
+                raise LoadError(f"the layout cannot be read: {fault}") from None
+            raise
         process.stdin = None
     out, err = process.communicate()
     if process.returncode:
@@ -107,7 +120,7 @@ def _run(command: list[str], feed: Callable[[IO[bytes]], None] | None = None) ->
 
 def _archive(layout: Layout, tag: str, descriptor: Descriptor, out: IO[bytes]) -> None:
     """Write one image as a tar that is an OCI archive and a `docker save` archive in one."""
-    manifest = json.loads(layout.read(descriptor))
+    manifest = layout.manifest(descriptor)
     named = {**descriptor, "annotations": {REF_NAME: tag, "io.containerd.image.name": tag}}
     index = document(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": [named]})
     docker = [

@@ -7,7 +7,6 @@ authentication specification.
 from __future__ import annotations
 
 import hashlib
-import json
 import re
 import time
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ import requests
 
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.http import new_session
-from torchlock.oci.credentials import Credentials, credentials
+from torchlock.oci.credentials import TOKEN_USER, Credentials, credentials
 from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
 from torchlock.progress import Progress, silent
 
@@ -27,6 +26,8 @@ ATTEMPTS = 5
 RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 CHUNK = 32 << 20
 """Bytes of a blob in one request: what a broken connection can cost."""
+
+HUB = "docker.io"
 
 
 class PushError(TorchlockError):
@@ -42,11 +43,16 @@ class Reference:
     tag: str
 
     @property
+    def host(self) -> str:
+        """The host (with port) that serves the registry; docker's own has another name for it."""
+        return f"registry-1.{HUB}" if self.registry in (HUB, f"index.{HUB}") else self.registry
+
+    @property
     def base(self) -> str:
         """The registry's URL; plain HTTP for this machine itself, as docker does."""
         host = self.registry.rpartition(":")[0] or self.registry
         local = host in ("localhost", "127.0.0.1", "[::1]")
-        return f"{'http' if local else 'https'}://{self.registry}"
+        return f"{'http' if local else 'https'}://{self.host}"
 
 
 _REFERENCE = re.compile(
@@ -64,12 +70,16 @@ def parse_reference(text: str) -> Reference:
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push did: the manifest's digest, and bytes sent, mounted and found there."""
+    """What a push did: the manifest's digest, and bytes sent, mounted and found there.
+
+    `attached` counts the documents that went with the image, such as the bill of materials.
+    """
 
     digest: str
     sent: int
     mounted: int
     present: int
+    attached: int
 
 
 def push(
@@ -115,12 +125,11 @@ class _Push:
             raise DoesNotHold(
                 f"{self.reference.registry} serves {served} for the tag, pushed was {digest}"
             )
-        return Pushed(digest, self.sent, self.mounted, self.present)
+        return Pushed(digest, self.sent, self.mounted, self.present, len(attached))
 
     def _manifest(self, descriptor: Descriptor, name: str) -> bool:
         """Push a manifest and its blobs; say whether the registry knows referrers."""
-        content = self.layout.read(descriptor)
-        manifest = json.loads(content)
+        content, manifest = self.layout.read(descriptor), self.layout.manifest(descriptor)
         blobs = {b["digest"]: b for b in (*manifest["layers"], manifest["config"])}
         with self.progress("pushing", len(blobs)) as report:
             for blob in blobs.values():
@@ -137,11 +146,23 @@ class _Push:
         return self._request("PUT", f"manifests/{name}", {201, 202}, data=content, headers=headers)
 
     def _referrers_tag(self, digest: str, attached: list[Descriptor]) -> None:
-        """Attach by tag, the specification's way for registries without a referrers API."""
-        index = document(
-            INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": list(attached)}
-        )
-        self._put_manifest(digest.replace(":", "-"), INDEX, index.content)
+        """Attach by tag, the specification's way for registries without a referrers API.
+
+        What others attached, signatures for example, stays.
+        """
+        tag, ours = digest.replace(":", "-"), {str(row["digest"]) for row in attached}
+        answer = self._request("GET", f"manifests/{tag}", {200, 404}, headers={"Accept": INDEX})
+        rows = list(attached)
+        if answer.status_code == 200:
+            try:
+                rows += [row for row in answer.json()["manifests"] if row["digest"] not in ours]
+            except (ValueError, KeyError, TypeError):
+                raise PushError(
+                    f"{self.reference.registry}: {self.reference.repository}:{tag} is no index",
+                    hint="remove that tag from the registry, then push again",
+                ) from None
+        index = document(INDEX, {"schemaVersion": 2, "mediaType": INDEX, "manifests": rows})
+        self._put_manifest(tag, INDEX, index.content)
 
     def _digest_of(self, name: str) -> str:
         answer = self._request("GET", f"manifests/{name}", {200}, headers={"Accept": MANIFEST})
@@ -256,7 +277,7 @@ class _Push:
         for _ in range(2):
             authorized = dict(headers)
             # Uploads may be redirected to a storage host, which must not see the registry's token.
-            if "token" in self.tokens and urlsplit(url).netloc == self.reference.registry:
+            if "token" in self.tokens and urlsplit(url).netloc == self.reference.host:
                 authorized["Authorization"] = self.tokens["token"]
             answer = self.session.request(
                 method, url, headers=authorized, timeout=(15, 300), **more
@@ -271,7 +292,7 @@ class _Push:
         known = credentials(self.reference.registry)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
-            if known is None:
+            if known is None or known.user == TOKEN_USER:  # Basic takes no identity token
                 raise self._no_login()
             self.tokens["token"] = _basic(known)
             return
@@ -281,8 +302,17 @@ class _Push:
         query = {"service": fields.get("service", ""), "scope": fields.get("scope") or scope}
         if self.mount_from:
             query["scope"] += f" repository:{self.mount_from}:pull"
-        headers = {"Authorization": _basic(known)} if known else {}
-        answer = self.session.get(fields["realm"], params=query, headers=headers, timeout=(15, 60))
+        if known and known.user == TOKEN_USER:
+            form = {
+                **query, "grant_type": "refresh_token", "refresh_token": known.password,
+                "client_id": "torchlock",
+            }  # fmt: skip
+            answer = self.session.post(fields["realm"], data=form, timeout=(15, 60))
+        else:
+            headers = {"Authorization": _basic(known)} if known else {}
+            answer = self.session.get(
+                fields["realm"], params=query, headers=headers, timeout=(15, 60)
+            )
         if not answer.ok:
             raise self._no_login()
         content = answer.json()

@@ -26,8 +26,6 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
-from filelock import FileLock
-
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.wheel import read_wheel
@@ -35,7 +33,13 @@ from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
 from torchlock.oci.layout import Document, Layout, image_config, image_manifest, referrer_manifest
 from torchlock.progress import Progress, silent
-from torchlock.realize.image_bytecode import compiled, compiler_packages, unpack_compiler
+from torchlock.realize.image_bytecode import (
+    TMPDIR,
+    BytecodeError,
+    compiled,
+    compiler_packages,
+    unpack_compiler,
+)
 from torchlock.realize.image_contents import TOOLS, contents_items
 from torchlock.realize.image_records import (
     FORMAT,
@@ -292,12 +296,12 @@ def render(
     Layers whose digest is known and that are in the layout are left as they are; wheel layers
     that are known are copied from verified wheels; the others are written and hashed. With
     `verify` every layer is made anew and compared with what is known: `DoesNotHold` names the
-    first that differs. A killed render leaves no layout that looks complete, and the next one
-    goes on from the layers that are.
+    first that differs. Raises `LayoutError` when another render is working on `out`. A killed
+    render leaves no layout that looks complete, and the next one goes on from the layers that
+    are.
     """
     layout = Layout(out)
-    layout.prepare()
-    with FileLock(out / "blobs" / ".lock"):
+    with layout.alone():
         job = _Render(source, layout, store, verify, mirrors, progress, say)
         layers = job.run()
         content, blob = _contents(source)
@@ -334,6 +338,7 @@ class _Render:
         self.recorded = recorded_layers(source).layers
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
+        self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
         return self.recorded.get(planned.key) or self.cache.known(planned.key)
@@ -447,18 +452,25 @@ class _Render:
                 hint="the inputs are verified, so the renderer differs: check that the pinned "
                 "requirements are installed; after a change of format: invoke image --record",
             )
-        self.cache.remember(planned.key, blob)
-        if planned.kind != "wheels":
-            self._keep(blob)
+        self._keep(planned, blob)
         return blob
 
-    def _keep(self, blob: Blob) -> None:
-        """Keep a layer that took work, so that another layout gets it by copying."""
-        kept = self.cache.blob(blob.digest)
-        if not kept.exists():
-            scratch = kept.with_suffix(f".{os.getpid()}")
-            shutil.copyfile(self.layout.blob(blob.digest), scratch)
-            scratch.replace(kept)
+    def _keep(self, planned: Planned, blob: Blob) -> None:
+        """Note the layer, and keep it if it took work: another layout gets it by copying.
+
+        A store that cannot take it costs the next render time, and this one nothing.
+        """
+        try:
+            self.cache.remember(planned.key, blob)
+            if planned.kind != "wheels":
+                self.cache.keep(blob.digest, self.layout.blob(blob.digest))
+        except OSError as error:
+            if not self.unkept:
+                self.unkept = True
+                self.say(
+                    f"layers are not kept in {self.cache.root} ({error.strerror}); a render into "
+                    "another layout makes them again"
+                )
 
 
 def _any_rootfs(missing: Iterable[Planned]) -> bool:
@@ -477,7 +489,11 @@ def _copy(path: Path, stream: IO[bytes], digest: str) -> str:
 
 @contextmanager
 def _compiler(debs: Sequence[Path]) -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="torchlock-") as directory:
+    try:
+        scratch = tempfile.TemporaryDirectory(prefix="torchlock-")
+    except OSError as error:
+        raise BytecodeError(f"no temporary directory can be made ({error})", hint=TMPDIR) from None
+    with scratch as directory:
         unpack_compiler(debs, Path(directory))
         yield Path(directory)
 

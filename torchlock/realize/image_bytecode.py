@@ -28,6 +28,9 @@ from torchlock.rootfs.lock import DebPackage, RootfsLock
 PACKAGES = ("libc6", "libexpat1", "libpython3.11-minimal", "python3.11-minimal", "zlib1g")
 """What the compiler consists of."""
 
+TMPDIR = "name a directory that has room and may hold programs: TMPDIR=DIR invoke image"
+"""What to do when the temporary directory is full, read-only or mounted noexec."""
+
 _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 _WORKER = """
@@ -70,7 +73,7 @@ def compiler_packages(rootfs: RootfsLock) -> tuple[DebPackage, ...]:
 def unpack_compiler(debs: Iterable[Path], directory: Path) -> None:
     """Unpack the compiler's packages below `directory`.
 
-    Raises `BytecodeError` where its programs cannot run.
+    Raises `BytecodeError` where its programs cannot run, or the directory takes no more.
     """
     if sys.platform != "linux" or os.uname().machine != "x86_64":
         raise BytecodeError(
@@ -78,6 +81,16 @@ def unpack_compiler(debs: Iterable[Path], directory: Path) -> None:
             "which needs Linux on x86-64",
             hint="render the image once on such a machine; its layers can then be copied here",
         )
+    try:
+        _unpack(debs, directory)
+    except OSError as error:
+        raise BytecodeError(
+            f"the image's interpreter cannot be unpacked into {directory}: {error.strerror}",
+            hint=TMPDIR,
+        ) from None
+
+
+def _unpack(debs: Iterable[Path], directory: Path) -> None:
     for deb in debs:
         for file in read_deb(deb).files():
             path = directory / merged(file.path)
@@ -99,9 +112,14 @@ def _running(root: Path) -> Iterator[subprocess.Popen[bytes]]:
         str(root / f"usr/bin/python{PYTHON_VERSION}"), "-S", "-s", "-B", "-c", _WORKER,
     ]  # fmt: skip
     environment = {"PYTHONHOME": str(root / "usr"), "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8"}
-    process = subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
-    )
+    try:
+        process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
+        )
+    except OSError as error:
+        raise BytecodeError(
+            f"the image's interpreter cannot be started from {root}: {error.strerror}", hint=TMPDIR
+        ) from None
     try:
         yield process
     finally:
@@ -139,7 +157,7 @@ def _compile(requests: IO[bytes], answers: IO[bytes], path: str, source: bytes) 
 def _failed() -> BytecodeError:
     return BytecodeError(
         "the pinned interpreter that makes the byte code ended early",
-        hint="check that this machine can run Linux x86-64 programs, then render again",
+        hint=f"check that this machine can run Linux x86-64 programs; or {TMPDIR}",
     )
 
 

@@ -82,12 +82,14 @@ def _places_of_the_user() -> Iterator[Item]:
 def _tools(repository: Path) -> Iterator[Item]:
     """Carry `validation` and `torchlock.doctor`, which need the standard library only."""
     found = [repository / "torchlock" / "__init__.py"]
-    for directory in ("validation", "torchlock/doctor"):
-        found += [
-            path
-            for path in (repository / directory).rglob("*")
-            if path.is_file() and "__pycache__" not in path.parts
-        ]
+    for pattern in (
+        "validation/**/*.py",
+        "validation/references/*.json",
+        "torchlock/doctor/**/*.py",
+    ):
+        found += repository.glob(pattern)
     for path in found:
-        where = f"{TOOLS}/{path.relative_to(repository).as_posix()}"
-        yield file_item(where, path.read_bytes())
+        parts = path.relative_to(repository).parts
+        # What editors leave beside them (.#name.py, .ipynb_checkpoints) is no part of the tools.
+        if not any(part.startswith(".") for part in parts):
+            yield file_item("/".join((TOOLS, *parts)), path.read_bytes())

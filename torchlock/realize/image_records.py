@@ -8,6 +8,9 @@ is known. Layers of other locks are remembered beside the artifact store.
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -79,10 +82,25 @@ class LayerCache:
             return None
 
     def remember(self, key: str, blob: Blob) -> None:
-        """Note what `key` came out as."""
+        """Note what `key` came out as. Raises `OSError`."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_atomically(self.root / f"{key}.json", json.dumps(asdict(blob)).encode())
 
     def blob(self, digest: str) -> Path:
         """Return where a blob is kept, whether or not it is there."""
         return self.root / digest.removeprefix("sha256:")
+
+    def keep(self, digest: str, path: Path) -> None:
+        """Keep a copy of the blob at `path`, whole or not at all. Raises `OSError`."""
+        kept = self.blob(digest)
+        if kept.exists():
+            return
+        self.root.mkdir(parents=True, exist_ok=True)
+        handle, scratch = tempfile.mkstemp(dir=self.root, prefix=".partial-")
+        try:
+            with os.fdopen(handle, "wb") as out, path.open("rb") as source:
+                shutil.copyfileobj(source, out, 1 << 20)
+            Path(scratch).chmod(0o644)
+            Path(scratch).replace(kept)
+        finally:
+            Path(scratch).unlink(missing_ok=True)
