@@ -349,6 +349,8 @@ def push(
     """Upload the image in OUT to REF: only the blobs that the registry lacks."""
     reference = parse_reference(ref)
     pushed = push_layout(Layout(Path(out)), tag, reference, mount_from=mount_from, progress=shown)
+    if not pushed.attached:
+        _say("no SBOM is attached to this image; to render one: invoke image")
     print(pushed.digest)
     _say(
         f"{pushed.sent} bytes sent, {pushed.mounted} blobs mounted, {pushed.present} there already"
