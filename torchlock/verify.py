@@ -59,10 +59,15 @@ class Finding:
 
 @dataclass(frozen=True)
 class Site:
-    """Where a realization keeps its files."""
+    """Where a realization keeps its files.
+
+    `home` is the prefix as its own programs name it, where that is another path than the one it
+    is looked at: an image's file system that is mounted somewhere.
+    """
 
     prefix: Path
     site_packages: Path
+    home: Path | None = None
 
     def root(self, scheme: Scheme, package: str) -> Path:
         """Return the directory that a scheme's paths are relative to."""
@@ -291,10 +296,11 @@ def _console_fault(site: Site, path: Path, targets: Sequence[str]) -> tuple[Kind
 def _program_fault(site: Site, path: Path, text: str) -> tuple[Kind, str] | None:
     """Say that a script of a venv starts another python than the venv's own."""
     program = Path(interpreter(text))
-    if not (site.prefix / "pyvenv.cfg").exists() or program.parent == path.parent:
+    own = (site.home or site.prefix) / "bin"
+    if not (site.prefix / "pyvenv.cfg").exists() or program.parent == own:
         return None
     with contextlib.suppress(OSError):
-        if program.parent.samefile(path.parent):
+        if site.home is None and program.parent.samefile(path.parent):
             return None
     return "changed", f"it starts {program}, not this environment's python"
 

@@ -3,6 +3,7 @@
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,8 @@ from torchlock.rootfs.lock import read_rootfs_lock
 def test_the_tools_are_what_git_tracks(tmp_path: Path):
     root = this_repository().root
     tracked = subprocess.run(
-        ["git", "ls-files", "validation", "torchlock/doctor", "torchlock/__init__.py"],
+        ["git", "ls-files", "validation", "torchlock/doctor",
+         "torchlock/__init__.py", "torchlock/errors.py"],
         cwd=root, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert len(tracked) > 50
@@ -33,6 +35,21 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
         (tmp_path / stray).write_text("stray")
     paths = {item.member.path for item in contents_items(tmp_path, read_rootfs_lock())}
     assert {p for p in paths if p.startswith(TOOLS)} == {f"{TOOLS}/{p}" for p in tracked}
+
+
+@pytest.mark.parametrize("module", ["torchlock.doctor", "validation"])
+def test_the_tools_carry_all_they_import(tmp_path: Path, module: str):
+    for item in contents_items(this_repository().root, read_rootfs_lock()):
+        if item.member.path.startswith(f"{TOOLS}/") and isinstance(item.contents, bytes):
+            path = tmp_path / item.member.path.removeprefix(f"{TOOLS}/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(item.contents)
+    done = subprocess.run(
+        [sys.executable, "-S", "-B", "-m", module, "--help"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "usage" in done.stdout
 
 
 @pytest.mark.parametrize("script", ["entrypoint", "health"])

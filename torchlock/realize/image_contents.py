@@ -81,7 +81,7 @@ def _places_of_the_user() -> Iterator[Item]:
 
 def _tools(repository: Path) -> Iterator[Item]:
     """Carry `validation` and `torchlock.doctor`, which need the standard library only."""
-    found = [repository / "torchlock" / "__init__.py"]
+    found = [repository / "torchlock" / name for name in ("__init__.py", "errors.py")]
     for pattern in (
         "validation/**/*.py",
         "validation/references/*.json",
