@@ -44,7 +44,8 @@ class World:
         self.repository = Repository(root / "repository")
         self.repository.records.mkdir(parents=True)
         (self.repository.root / "validation").mkdir()
-        (self.repository.root / "torchlock" / "__init__.py").write_text("")
+        for name in ("__init__.py", "errors.py"):
+            (self.repository.root / "torchlock" / name).write_text("")
         debs = [self._deb(n) for n in ("base", "python3.11", *image_bytecode.PACKAGES)]
         archive = Archive("http://archive.invalid/debian", "http://snapshot.invalid/x", {})
         rootfs = RootfsLock(
