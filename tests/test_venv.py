@@ -611,7 +611,7 @@ def test_whenever_it_is_interrupted_the_next_run_completes_it(world, moment, how
 def test_a_wheel_that_uv_left_half_installed_is_completed(world, left, tmp_path):
     """What is there when uv is killed between unpacking, scripts, `.data` and RECORD."""
     world.make()
-    subprocess.run(["unzip", "-q", world.wheels[0], "-d", tmp_path / "raw"], check=True)
+    shutil.unpack_archive(world.wheels[0], tmp_path / "raw", "zip")
     shutil.rmtree(world.prefix)
     child = making(world)
     wait_until(lambda: os.path.lexists(world.prefix / "bin/python3.11"), "the interpreter")

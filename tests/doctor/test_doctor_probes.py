@@ -73,6 +73,7 @@ class Tree:
         self.file("proc/driver/nvidia/version", VERSION)
         for name in ("nvidia0", "nvidiactl", "nvidia-uvm"):
             self.file(f"dev/{name}", "")
+            (self.root / "dev" / name).chmod(0o666)  # as the driver makes them, whoever asks
         self.program("nvidia-smi", TABLE)
 
     def gpu(self, driver: str = "", config: bytes = b"\xde\x10\x84\x26") -> None:
