@@ -52,6 +52,18 @@ def test_a_mirror_of_uv_or_pip_serves_the_locked_wheels(
     ]
 
 
+def test_a_mirror_in_uvs_own_settings(locked, server, monkeypatch, tmp_path):
+    (tmp_path / "uv").mkdir()
+    settings = f'[[index]]\nurl = "{server.url}/simple"\ndefault = true\n'
+    (tmp_path / "uv" / "uv.toml").write_text(settings)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert set(index_mirrors(locked)) == {wheel.sha256 for wheel in locked}
+    (tmp_path / "uv" / "uv.toml").unlink()
+    assert index_mirrors(locked) == {}
+    monkeypatch.setenv("UV_INDEX", f"{server.url}/simple")
+    assert set(index_mirrors(locked)) == {wheel.sha256 for wheel in locked}
+
+
 def test_a_mirror_in_pips_configuration_file(locked, server, monkeypatch, tmp_path):
     (tmp_path / "pip.conf").write_text(f"[global]\nindex-url = {server.url}/simple\n")
     monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))

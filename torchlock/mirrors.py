@@ -28,12 +28,12 @@ else:
 def index_mirrors(missing: Sequence[Artifact]) -> Mirrors:
     """Map the sha256 of missing wheels to their URLs on the user's index mirror.
 
-    Empty where no mirror is configured, and for what the mirror does not have or answers: the
-    lock's own URLs are then used.
+    Empty where no mirror is configured, and where the mirror does not answer for all of them:
+    the lock's own URLs are then used.
     """
-    index = userconfig.index_url()
+    index = userconfig.index_url() or ""
     wheels = [a for a in missing if a.filename.endswith(".whl")]
-    if not index or not wheels:
+    if not wheels or not (index or userconfig.uv_has_an_index()):
         return {}
     found: dict[str, list[str]] = {}
     for url, sha256 in _ask(wheels):

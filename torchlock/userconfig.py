@@ -52,6 +52,20 @@ def index_url() -> str | None:
     return pip_index_url()
 
 
+def uv_has_an_index() -> bool:
+    """Say whether uv's own settings name an index; uv, which is asked, reads them itself."""
+    if os.environ.get("UV_INDEX"):
+        return True
+    config = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
+    for path in (config / "uv" / "uv.toml", Path("/etc/uv/uv.toml")):
+        try:
+            if "index" in path.read_text(encoding="utf-8", errors="replace"):
+                return True
+        except OSError:
+            continue
+    return False
+
+
 def certificate_bundle() -> str | None:
     """Return the CA bundle the user named, or None for the system's own trust store.
 
