@@ -10,13 +10,14 @@ from typing import Any
 
 CPUINFO = Path("/proc/cpuinfo")
 DRIVER = Path("/proc/driver/nvidia/version")
+GPUS = Path("/proc/driver/nvidia/gpus")
 
 # The flags that choose code paths in ATen, oneDNN and MKL; others say nothing about numbers.
 _NUMERIC_FLAGS = re.compile(r"(sse\d*_?\d*|ssse3|avx\w*|fma\d?|f16c|bmi\d|amx_\w+)$")
 
 
 def facts() -> dict[str, Any]:
-    """CPU, cores, kernel, glibc and driver, as JSON types."""
+    """CPU, cores, kernel, glibc, driver and GPU models, as JSON types."""
     cpu = cpu_facts(_text(CPUINFO))
     return {
         "architecture": platform.machine(),
@@ -27,7 +28,17 @@ def facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "glibc": platform.libc_ver()[1],
         "driver": driver_version(_text(DRIVER)),
+        "gpus": gpu_models(GPUS),
     }
+
+
+def gpu_models(directory: Path) -> list[str]:
+    """The models of the GPUs that the driver lists (one directory each, by PCI address)."""
+    found = []
+    for path in sorted(directory.glob("*/information")):
+        named = re.search(r"^Model:\s*(.+)$", _text(path), re.MULTILINE)
+        found.append(named[1].strip() if named else "unknown")
+    return found
 
 
 def cpu_facts(text: str) -> dict[str, Any]:
