@@ -70,7 +70,7 @@ def test_damage_is_named_and_repaired(scratch_prefix):
     for name in list(damaged)[:3]:
         flip_a_byte(site / name)
     (site / "numpy/version.py").unlink()
-    (site / "torch/bin/protoc").chmod(0o644)
+    as_a_copy(site / "torch/bin/protoc").chmod(0o644)
     done = invoke("validate", "--prefix", str(scratch_prefix), "--only", "stack")
     assert done.returncode == 1
     for name, package in damaged.items():
@@ -84,14 +84,19 @@ def test_damage_is_named_and_repaired(scratch_prefix):
 
 
 def flip_a_byte(path: Path) -> None:
-    """Change one byte of a file, in a copy: the original may be linked into uv's cache."""
+    """Change one byte of a file, keeping its size and times."""
+    status = as_a_copy(path).stat()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
-    status = path.stat()
-    path.unlink()
     path.write_bytes(data)
-    path.chmod(status.st_mode)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+
+
+def as_a_copy(path: Path) -> Path:
+    """Take a file out of the links it shares with uv's cache and other environments."""
+    copy = path.with_name(path.name + ".copy")
+    shutil.copy2(path, copy)
+    return copy.replace(path)
 
 
 def test_uv_sync_of_the_view_gives_the_same_tree(tmp_path, prefix):
