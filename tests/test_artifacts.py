@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.children import start, wait_until
 from tests.support.disks import read_only, small_disk
-from torchlock import artifacts
+from torchlock import artifacts, http
 from torchlock.artifacts import ArtifactError, Store, default_store, fetch, sha256_of
 from torchlock.lock import Package
 from torchlock.progress import shown
@@ -236,7 +236,7 @@ def test_waits_as_long_as_the_server_asks(store, server, served):
 @pytest.mark.parametrize("value", ["Wed, 21 Oct 2015 07:28:00 GMT", "-1", "\xb2", "9" * 5000, ""])
 def test_an_odd_wait_is_not_obeyed(value):
     answer = type("Answer", (), {"headers": {"Retry-After": value}})
-    assert artifacts._retry_after(answer) == 0
+    assert http.retry_after(answer) == 0
 
 
 def test_no_network_and_an_empty_store(store, data):

@@ -31,7 +31,7 @@ import urllib3
 from filelock import FileLock
 
 from torchlock.errors import TorchlockError
-from torchlock.http import new_session
+from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 
 CHUNK = 1 << 20
@@ -301,7 +301,7 @@ class _Download:
             except requests.HTTPError as error:
                 status = error.response.status_code
                 fault = f"{_public(url)} {_meaning(status)} (HTTP {status})"
-                pause = _retry_after(error.response)
+                pause = retry_after(error.response)
                 if status not in RETRIED_STATUS:
                     return fault
             except requests.RequestException as error:
@@ -336,7 +336,7 @@ class _Download:
             answer.raise_for_status()
             if have and answer.status_code != 206:
                 digest, have = hashlib.sha256(), 0
-            length = _number(answer.headers.get("Content-Length", ""))
+            length = whole_number(answer.headers.get("Content-Length", ""))
             total = None if length is None else have + length
             self._answer = answer
             self._show(total, have)
@@ -435,12 +435,3 @@ def _last_cause(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
     return _public(str(error)) or type(error).__name__
-
-
-def _retry_after(answer: requests.Response) -> float:
-    """Return the `Retry-After` of an answer in seconds, at most 60; 0 where there is none."""
-    return min(_number(answer.headers.get("Retry-After", "")) or 0, 60)
-
-
-def _number(value: str) -> int | None:
-    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from typing import Any
 
@@ -36,3 +37,13 @@ def new_session() -> requests.Session:
         session.mount("https://", _SystemTrust())
     session.mount("file://", FileAdapter())
     return session
+
+
+def retry_after(answer: requests.Response) -> float:
+    """Return the `Retry-After` of an answer in seconds, at most 60; 0 where there is none."""
+    return min(whole_number(answer.headers.get("Retry-After", "")) or 0, 60)
+
+
+def whole_number(value: str) -> int | None:
+    """Return a header's value as a number of seconds or bytes, or None where it is none."""
+    return int(value) if re.fullmatch(r"[0-9]{1,18}", value) else None

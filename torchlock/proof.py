@@ -98,12 +98,13 @@ def validate(
         say(f"{fault.name}: {fault.fault}\n  next: {fault.hint}")
     records = read_records(repository.records, host_platform())
     say(f"checking the files of {realization.prefix}")
-    judged = _judge_files(read_lock(repository.lock), realization, records)
+    lock = read_lock(repository.lock)
+    judged = _judge_files(lock, realization, records)
     if judged.findings:
         say(f"{realization.prefix} is not what the lock says:\n{describe(judged.findings)}")
         say(f"  next: {_repair(realization)}")
     context = {
-        "lock": _lock_context(repository, faults),
+        "lock": _lock_context(lock, faults),
         "files": judged.context,
         "foundation": realization.foundation,
         "doctor": _ask_doctor(realization, device, say),
@@ -124,9 +125,9 @@ def _ask_doctor(
     return answer
 
 
-def _lock_context(repository: Repository, faults: Sequence[Check]) -> dict[str, str]:
+def _lock_context(lock: Lock, faults: Sequence[Check]) -> dict[str, str]:
     return {
-        "digest": read_lock(repository.lock).digest,
+        "digest": lock.digest,
         "verdict": "does not hold" if faults else "holds",
         "evidence": "; ".join(fault.fault for fault in faults),
     }

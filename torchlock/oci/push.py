@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import requests
 
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.http import new_session
+from torchlock.http import new_session, retry_after
 from torchlock.oci.credentials import TOKEN_USER, Credentials, credentials
 from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
 from torchlock.progress import Progress, silent
@@ -221,7 +221,7 @@ class _Push:
         }
         answer = self._send("PATCH", location, data=data, headers=headers)
         if answer.status_code in RETRIED or answer.status_code == 416:
-            raise _Again(f"HTTP {answer.status_code}", _retry_after(answer))
+            raise _Again(f"HTTP {answer.status_code}", retry_after(answer))
         if answer.status_code not in (202, 204):
             raise self._refused("PATCH", location, answer)
         return answer
@@ -260,7 +260,7 @@ class _Push:
                     return answer
                 if answer.status_code not in RETRIED:
                     raise self._refused(method, url, answer)
-                fault, pause = f"answers HTTP {answer.status_code}", _retry_after(answer)
+                fault, pause = f"answers HTTP {answer.status_code}", retry_after(answer)
             if attempt + 1 < ATTEMPTS:
                 self._wait(attempt + 1, pause)
         raise PushError(
@@ -346,11 +346,6 @@ class _Again(Exception):  # noqa: N818 - becomes a PushError after the last atte
 
 def _basic(known: Credentials) -> str:
     return requests.auth._basic_auth_str(known.user, known.password)
-
-
-def _retry_after(answer: requests.Response) -> float:
-    value = answer.headers.get("Retry-After", "")
-    return min(float(value), 60.0) if value.isdigit() else 0.0
 
 
 def _end_of_range(answer: requests.Response, size: int) -> int:
