@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from packaging.utils import canonicalize_name
-
 from torchlock.artifacts import sha256_of
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
@@ -29,6 +27,7 @@ from torchlock.formats.conda import (
     installed_files,
     is_entry_point_script,
     read_conda,
+    superseded_paths,
 )
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.records import Records
@@ -84,12 +83,15 @@ def verify_conda(
     packages: Sequence[tuple[Package, Path]],
     records: Records,
     *,
+    home: Path | None = None,
     workers: int | None = None,
 ) -> CondaVerdict:
     """Compare a prefix with the locked conda packages, given with their verified archives.
 
-    `records` say what the stack accounts for. Raises `TorchlockError` when the prefix is no
-    conda prefix or a package cannot be read; everything else is a finding.
+    `records` say what the stack accounts for; `home` is the prefix as its own files name it,
+    where that is another path (an image's file system that is mounted somewhere). Raises
+    `TorchlockError` when the prefix is no conda prefix or a package cannot be read; everything
+    else is a finding.
     """
     if not is_conda_prefix(prefix):
         raise TorchlockError(
@@ -105,9 +107,9 @@ def verify_conda(
     replaced = {
         package.name: paths
         for _, package in opened
-        if (paths := _superseded(package, records.wheels.keys()))
+        if (paths := superseded_paths(package, records.wheels.keys(), SITE))
     }
-    roots = sorted({str(prefix.absolute()), str(prefix.resolve())})
+    roots = [str(home)] if home else sorted({str(prefix.absolute()), str(prefix.resolve())})
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         trees = pool.map(lambda item: _expected(item[1], roots), opened)
         expected = _by_path(e for tree in trees for e in tree)
@@ -147,25 +149,6 @@ def _stack_paths(prefix: Path, records: Records) -> set[str]:
             paths.add(full.relative_to(prefix).as_posix())
         paths.update(f"bin/{name}" for name, _ in wheel.scripts)
     return paths
-
-
-def _superseded(package: CondaPackage, wheels: Collection[str]) -> frozenset[str]:
-    """Return the paths that installing the stack takes away from a conda package.
-
-    An installer that finds the same distribution in site-packages uninstalls it first: all that
-    the package has there, and its scripts.
-    """
-    for file in package.files:
-        match = re.fullmatch(
-            r"(?:.*/)?site-packages/([^/]+?)-[^/-]+\.dist-info/METADATA", file.path
-        )
-        if match and canonicalize_name(match[1]) in wheels:
-            return frozenset(
-                [f"{SITE}/{f.path.partition('site-packages/')[2]}" for f in package.files
-                 if "site-packages/" in f.path]
-                + [f"bin/{name}" for name, _ in package.entry_points]
-            )  # fmt: skip
-    return frozenset()
 
 
 def _expected(package: CondaPackage, roots: Sequence[str]) -> list[_Expected]:
