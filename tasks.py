@@ -324,8 +324,9 @@ def image(
 ) -> int:
     """Render the OCI image from the lock into the layout OUT; no engine, no root.
 
-    --digest only prints the digest the image must have. --verify makes every layer anew instead
-    of trusting what is recorded, --record records the layers.
+    FOUNDATION is debian (its own python3.11) or conda (the lock's conda half); the stack is the
+    same. --digest only prints the digest the image must have. --verify makes every layer anew
+    instead of trusting what is recorded, --record records the layers.
     """
     source = image_source(this_repository(), foundation)
     if digest:

@@ -287,7 +287,7 @@ def placed_files(
     contents are not what its own `paths.json` says, or a binary file has no room for `prefix`.
     """
     listed = {file.path: file for file in package.files}
-    seen: set[str] = set()
+    seen: dict[str, tuple[bool, int]] = {}
     for member, stream in _members(package.path, "pkg"):
         file = listed.get(member.name)
         if file is None:
@@ -302,9 +302,10 @@ def placed_files(
                     f"{package.path.name}: {file.path} is not what paths.json says: "
                     f"a hard link to {member.linkname}"
                 )
-        seen.add(file.path)
+            placed = replace(placed, executable=seen[other.path][0], mtime=seen[other.path][1])
+        seen[file.path] = placed.executable, placed.mtime
         yield file, placed
-    if missing := sorted(listed.keys() - seen):
+    if missing := sorted(listed.keys() - seen.keys()):
         raise CondaError(f"{package.path.name}: {missing[0]} is in paths.json, not in the archive")
 
 
@@ -379,6 +380,15 @@ def superseded_paths(package: CondaPackage, wheels: Collection[str], site: str) 
                 + [f"bin/{name}" for name, _ in package.entry_points]
             )  # fmt: skip
     return frozenset()
+
+
+def entry_point_script(target: str, python: str) -> str:
+    """Return the script that runs `target` ("module:function") with `python`, as conda has it."""
+    module, _, function = target.partition(":")
+    program = _ENTRY_POINT_PROGRAMS[0].format(
+        module=module, name=function.split(".")[0], function=function
+    )
+    return f"#!{python}\n{program}"
 
 
 def is_entry_point_script(text: str, target: str, python: str) -> bool:

@@ -4,9 +4,11 @@ No engine, no root, no chroot, nothing executed but the pinned compiler for byte
 manifest's digest is a function of the lock, the rootfs lock, and this repository's rules and
 files (their layer formats are counted by `image_records.FORMAT`).
 
-Layer plan, lowest first: the system's packages, its toolchain, its configuration; each big
-wheel by itself; the other wheels in groups chosen by a hash of their names, so that a changed
-package changes one group; byte code in groups of the same kind; the image's own files.
+Layer plan, lowest first: the system's packages, its toolchain, its configuration; on the
+foundation conda, that half of the lock in groups; each big wheel by itself; the other wheels in
+groups chosen by a hash of their names, so that a changed package changes one group; byte code in
+groups of the same kind; the image's own files. Layers of Debian's packages and of wheels are the
+same on either foundation.
 """
 
 from __future__ import annotations
@@ -16,11 +18,12 @@ import json
 import os
 import shutil
 import tempfile
+import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -33,6 +36,7 @@ from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
 from torchlock.oci.layout import Document, Layout, image_config, image_manifest, referrer_manifest
 from torchlock.progress import Progress, silent
+from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
     TMPDIR,
     BytecodeError,
@@ -40,7 +44,19 @@ from torchlock.realize.image_bytecode import (
     compiler_packages,
     unpack_compiler,
 )
-from torchlock.realize.image_contents import TOOLS, contents_items
+from torchlock.realize.image_conda import (
+    CondaHalf,
+    CondaLayer,
+    conda_half,
+    python_packages,
+    rules_of,
+)
+from torchlock.realize.image_contents import (
+    TOOLS,
+    conda_environment,
+    contents_items,
+    debian_environment,
+)
 from torchlock.realize.image_records import (
     FORMAT,
     LayerCache,
@@ -64,11 +80,15 @@ BIG = 20_000_000
 
 GROUPS = 5
 BYTECODE_GROUPS = 3
+CONDA_GROUPS = 3
+
+FOUNDATIONS = ("debian", "conda")
+"""Whose Python runs the stack: Debian's own, or that of the lock's conda half."""
 
 DRIVER_FLOOR = "525.60.13"
 """The oldest NVIDIA driver for CUDA 12, by minor-version compatibility."""
 
-Kind = Literal["rootfs", "wheels", "bytecode"]
+Kind = Literal["rootfs", "conda", "wheels", "bytecode"]
 
 
 @dataclass(frozen=True)
@@ -98,23 +118,30 @@ class ImageSource:
     lock: Lock
     rootfs: RootfsLock
     sizes: Mapping[str, int]
+    foundation: str = "debian"
 
     @cached_property
     def wheels(self) -> tuple[Package, ...]:
         """The stack."""
         return self.lock.wheels(PLATFORM)
 
+    @cached_property
+    def conda(self) -> tuple[Package, ...]:
+        """The conda packages, none unless they are the foundation."""
+        return self.lock.conda_packages(PLATFORM) if self.foundation == "conda" else ()
+
 
 def image_source(repository: Repository, foundation: str = "debian") -> ImageSource:
     """Read what an image is made from. Raises `TorchlockError` for an unknown foundation."""
-    if foundation != "debian":
+    if foundation not in FOUNDATIONS:
         raise TorchlockError(
-            f"an image on the foundation {foundation!r} cannot be rendered; only on debian",
-            hint="invoke image --foundation debian",
+            f"an image has no foundation {foundation!r}",
+            hint=f"invoke image --foundation {'|'.join(FOUNDATIONS)}",
         )
     records = read_records(repository.records, PLATFORM)
     sizes = {wheel.wheel: wheel.wheel_size for wheel in records.wheels.values()}
-    return ImageSource(repository, read_lock(repository.lock), read_rootfs_lock(), sizes)
+    lock = read_lock(repository.lock)
+    return ImageSource(repository, lock, read_rootfs_lock(), sizes, foundation)
 
 
 @dataclass(frozen=True)
@@ -142,17 +169,31 @@ def plan(source: ImageSource) -> list[Planned]:
         Planned(
             "Debian: configuration", "rootfs", rootfs.packages, f"configuration {rootfs.digest}"
         ),
+        *_conda_layers(source),
     ]
     big = [w for w in source.wheels if _size(source, w) >= BIG]
     rest = [w for w in source.wheels if _size(source, w) < BIG]
     layers += [Planned(w.label, "wheels", (w,)) for w in sorted(big, key=lambda w: w.name)]
     for number, group in _groups(rest, GROUPS):
         layers.append(Planned(f"wheels, group {number}", "wheels", group))
-    compiler = compiler_packages(rootfs)
+    compiler = _compiler_artifacts(source)
     layers.append(Planned("byte code of the big wheels", "bytecode", (*compiler, *big)))
     for number, group in _groups(rest, BYTECODE_GROUPS):
         layers.append(Planned(f"byte code, group {number}", "bytecode", (*compiler, *group)))
     return layers
+
+
+def _conda_layers(source: ImageSource) -> Iterator[Planned]:
+    rules = rules_of(source.conda, source.wheels)
+    for number, group in _groups(source.conda, CONDA_GROUPS):
+        yield Planned(f"conda packages, group {number}", "conda", group, rules)
+
+
+def _compiler_artifacts(source: ImageSource) -> tuple[Artifact, ...]:
+    """Return what decides the byte code: the interpreter that will run it."""
+    if source.foundation == "conda":
+        return python_packages(source.conda)
+    return compiler_packages(source.rootfs)
 
 
 def _size(source: ImageSource, wheel: Package) -> int:
@@ -179,8 +220,23 @@ def recorded_layers(source: ImageSource) -> LayerRecords:
 
 
 def record_layers(source: ImageSource, layers: Mapping[str, tuple[str, Blob]]) -> None:
-    """Record the layers that `render` returned, in place of those recorded before."""
-    write_layer_records(records_path(source.repository.records, PLATFORM), layers)
+    """Record the layers that `render` returned, in place of those recorded before.
+
+    What is recorded of the same locks' image on another foundation stays.
+    """
+    known = recorded_layers(source).layers
+    others = [f for f in FOUNDATIONS if f != source.foundation and _has(source.lock, f)]
+    kept = {
+        p.key: (p.title, known[p.key])
+        for foundation in others
+        for p in plan(replace(source, foundation=foundation))
+        if p.key in known
+    }
+    write_layer_records(records_path(source.repository.records, PLATFORM), {**kept, **layers})
+
+
+def _has(lock: Lock, foundation: str) -> bool:
+    return foundation == "debian" or any(p.name == "python" for p in lock.conda_packages(PLATFORM))
 
 
 def image_digest(source: ImageSource) -> str:
@@ -194,7 +250,8 @@ def image_digest(source: ImageSource) -> str:
         if planned.key not in known:
             raise TorchlockError(
                 f"the layer {planned.title!r} is not recorded for these locks",
-                hint="render the image once and record its layers: invoke image --record",
+                hint="render the image once and record its layers: invoke image "
+                f"--foundation {source.foundation} --record",
             )
         layers.append((planned.title, known[planned.key]))
     return _image(source, layers, _contents(source)[1]).digest
@@ -202,7 +259,9 @@ def image_digest(source: ImageSource) -> str:
 
 def _contents(source: ImageSource) -> tuple[bytes, Blob]:
     out = BytesIO()
-    blob = write_layer(contents_items(source.repository.root, source.rootfs), out)
+    on_conda = source.foundation == "conda"
+    environment = conda_environment() if on_conda else debian_environment(source.rootfs)
+    blob = write_layer(contents_items(source.repository.root, environment), out)
     return out.getvalue(), blob
 
 
@@ -216,7 +275,7 @@ def _image(source: ImageSource, layers: Sequence[tuple[str, Blob]], contents: Bl
         layers=everything,
     )
     manifest = image_manifest(config, everything, annotations)
-    materials = sbom("torchlock", source.wheels, source.rootfs)
+    materials = sbom("torchlock", source.wheels, source.conda, source.rootfs)
     referrer, empty = referrer_manifest(manifest, materials)
     return Image(
         manifest, config, everything, (config, materials, empty, manifest, referrer), referrer
@@ -246,7 +305,7 @@ def _labels(source: ImageSource) -> dict[str, str]:
         "torchlock.lock": source.lock.digest,
         "torchlock.rootfs": source.rootfs.digest,
         "torchlock.format": str(FORMAT),
-        "torchlock.foundation": "debian",
+        "torchlock.foundation": source.foundation,
         "torchlock.cuda": _version(source, "nvidia-cuda-runtime-cu12"),
         "torchlock.driver.minimum": DRIVER_FLOOR,
     }
@@ -338,6 +397,10 @@ class _Render:
         self.recorded = recorded_layers(source).layers
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
+        self.half: CondaHalf | None = None
+        self.scratch = ExitStack()
+        self.unpacking = threading.Lock()
+        self.unpacked: Path | None = None
         self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
@@ -357,7 +420,7 @@ class _Render:
             if p.kind != "rootfs":
                 jobs.append(lambda p=p: {p.key: self._layer(p)})  # type: ignore[misc]
         self.say(f"writing {len(missing)} of {len(self.planned)} layers")
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with self.scratch, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             futures = [pool.submit(job) for job in jobs]
             try:
                 for future in futures:
@@ -382,7 +445,9 @@ class _Render:
         return None
 
     def _fetch(self, missing: Sequence[Planned]) -> None:
-        wheels = {a.sha256: a for p in missing for a in p.artifacts if isinstance(a, Package)}
+        if self.source.conda and any(p.kind in ("conda", "bytecode") for p in missing):
+            self._fetch_conda()
+        wheels = {a.sha256: a for p in missing for a in _wheels_of(p)}
         paths = fetch(wheels.values(), self.store, mirrors=self.mirrors, progress=self.progress)
         self.paths.update(zip(wheels, paths, strict=True))
         if any(p.kind != "wheels" for p in missing):
@@ -390,6 +455,13 @@ class _Render:
             self.paths.update(
                 (d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True)
             )
+
+    def _fetch_conda(self) -> None:
+        locked = fetch_foundation(self.source.lock, PLATFORM, self.store, progress=self.progress)
+        self.paths.update((p.package.sha256, p.archive) for p in locked)
+        self.half = conda_half(locked, self.source.wheels)
+        if self.half.not_run:
+            self.say(f"not run, as nothing is in a render: {', '.join(self.half.not_run)}")
 
     def _input_size(self, planned: Planned) -> int:
         return sum(self.paths[a.sha256].stat().st_size for a in planned.artifacts)
@@ -400,9 +472,12 @@ class _Render:
     def _layer(self, planned: Planned) -> Blob:
         known = self.known(planned)
         if planned.kind == "bytecode":
-            with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-                wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
-                return self._write(planned, compiled(root, _wheel_sources(wheels)))
+            wheels = self._paths(_wheels_of(planned))
+            return self._write(planned, compiled(self._compiler(), _wheel_sources(wheels)))
+        if self.half and planned.kind == "conda":
+            names = {p.name for p in planned.artifacts if isinstance(p, Package)}
+            layer = CondaLayer(self.half, names)
+            return self._write(planned, _conda_items(layer, self._compiler()))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -414,6 +489,20 @@ class _Render:
 
         self.layout.add(copy)
         return known
+
+    def _compiler(self) -> Path:
+        """Return the foundation's interpreter, unpacked once in a run."""
+        with self.unpacking:
+            if self.unpacked is None:
+                packages = compiler_packages(self.source.rootfs)
+                if self.half:
+                    # It brings no C library: Debian's, so that the host's does not matter.
+                    packages = tuple(p for p in packages if p.name == "libc6")
+                root = self.scratch.enter_context(_compiler(self._paths(packages)))
+                if self.half:
+                    self.half.unpack_python(root)
+                self.unpacked = root
+        return self.unpacked
 
     def _rootfs(self, planned: Sequence[Planned]) -> dict[str, Blob]:
         """Write the three layers of the root file system; the last needs what the first saw."""
@@ -471,6 +560,15 @@ class _Render:
                     f"layers are not kept in {self.cache.root} ({error.strerror}); a render into "
                     "another layout makes them again"
                 )
+
+
+def _wheels_of(planned: Planned) -> list[Package]:
+    return [a for a in planned.artifacts if isinstance(a, Package) and a.manager == "pip"]
+
+
+def _conda_items(layer: CondaLayer, compiler: Path) -> Iterator[Item]:
+    yield from layer.items()
+    yield from compiled(compiler, layer.sources)
 
 
 def _any_rootfs(missing: Iterable[Planned]) -> bool:
