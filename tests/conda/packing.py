@@ -151,6 +151,8 @@ def pack_python(directory: Path, scratch: Path) -> Path:
         return copy.read_bytes()
 
     tree.add(f"bin/python{version}", elf(base / f"bin/python{version}", f"{PLACEHOLDER}/lib"), True)
+    for header in sorted((base / f"include/python{version}").rglob("*.h")):
+        tree.add(header.relative_to(base).as_posix(), header.read_bytes())
     tree.links |= {"bin/python": f"python{version}", "bin/python3": f"python{version}"}
     for shared in sorted((base / "lib").glob("libpython*.so*")):
         path = f"lib/{shared.name}"

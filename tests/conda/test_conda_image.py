@@ -10,22 +10,31 @@ import hashlib
 import io
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tarfile
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
 
 from tests.conda.conda_client import client_environment, write_client
-from tests.conda.packing import PLACEHOLDER, Tree, write_package
+from tests.conda.packing import (
+    PLACEHOLDER,
+    Tree,
+    demo_link_script,
+    demo_text,
+    write_package,
+)
 from tests.image.image_making import entry, make_deb
 from torchlock.artifacts import ArtifactError
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.formats.conda import CondaError
+from torchlock.formats.conda import CondaError, read_conda
 from torchlock.lock import Lock, Package
+from torchlock.oci.layer import Blob, write_layer
 from torchlock.oci.layout import Layout
+from torchlock.realize.foundation import LockedConda
 from torchlock.realize.image import (
     DEFAULT_TAG,
     Image,
@@ -37,6 +46,7 @@ from torchlock.realize.image import (
     render,
 )
 from torchlock.realize.image_bytecode import PACKAGES
+from torchlock.realize.image_conda import CondaLayer, conda_half
 from torchlock.recompile import differing
 from torchlock.repository import Repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
@@ -88,6 +98,16 @@ def rootfs(world, tmp_path_factory: pytest.TempPathFactory) -> RootfsLock:
     )
 
 
+def locked_conda(path: Path) -> LockedConda:
+    """Lock a package file where it lies."""
+    data, content = path.read_bytes(), read_conda(path)
+    package = Package(
+        content.name, content.version, "conda", "linux-64", path.as_uri(),
+        hashlib.sha256(data).hexdigest(), hashlib.md5(data).hexdigest(), {},
+    )  # fmt: skip
+    return LockedConda(package, path, content)
+
+
 def make_source(world, rootfs: RootfsLock, root: Path, lock: Lock | None = None) -> ImageSource:
     repository = Repository(root)
     repository.records.mkdir(parents=True)
@@ -103,27 +123,36 @@ def source(world, rootfs: RootfsLock, tmp_path: Path) -> ImageSource:
     return make_source(world, rootfs, tmp_path / "repository")
 
 
+@dataclass(frozen=True)
+class Rendered:
+    """An image that was rendered, what was said, and what it was rendered from."""
+
+    source: ImageSource
+    image: Image
+    layout: Layout
+    said: tuple[str, ...]
+
+
 @pytest.fixture(scope="session")
-def rendered(world, rootfs, tmp_path_factory) -> tuple[ImageSource, Image, Path]:
-    """An image rendered once, and its layout."""
+def rendered(world, rootfs, tmp_path_factory) -> Rendered:
+    """The image of the world's lock and of a package with a link script."""
     root = tmp_path_factory.mktemp("image")
-    source = make_source(world, rootfs, root / "repository")
-    image, _ = render(source, root / "out", world.store)
-    return source, image, root / "out"
+    scripted = locked_conda(demo_link_script(root)).package
+    lock = replace(world.lock, packages=(*world.lock.packages, scripted))
+    source = make_source(world, rootfs, root / "repository", lock)
+    said: list[str] = []
+    image, _ = render(source, root / "out", world.store, say=said.append)
+    return Rendered(source, image, Layout(root / "out"), tuple(said))
 
 
-def unpack(layout: Layout, image: Image, root: Path) -> Path:
-    """Lay the layers over each other below `root`, as an engine does; return the prefix."""
-    for _, blob in image.layers:
-        with tarfile.open(layout.blob(blob.digest)) as archive:
+@pytest.fixture(scope="session")
+def prefix(rendered: Rendered, tmp_path_factory) -> Path:
+    """The image's prefix: its layers laid over each other, as an engine does."""
+    root = tmp_path_factory.mktemp("root")
+    for _, blob in rendered.image.layers:
+        with tarfile.open(rendered.layout.blob(blob.digest)) as archive:
             archive.extractall(root, filter="tar")
     return root / "opt" / "torchlock"
-
-
-@pytest.fixture(scope="session")
-def prefix(rendered, tmp_path_factory) -> Path:
-    _, image, out = rendered
-    return unpack(Layout(out), image, tmp_path_factory.mktemp("root"))
 
 
 @pytest.fixture
@@ -133,14 +162,14 @@ def runnable(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return prefix / "bin" / "python3.11"
 
 
-def test_both_halves_are_what_the_lock_says(world, prefix: Path):
-    archives = [(p, world.store.path(p)) for p in world.lock.conda_packages("linux-64")]
+def test_both_halves_are_what_the_lock_says(world, rendered: Rendered, prefix: Path):
+    archives = [(p, world.store.path(p)) for p in rendered.source.conda]
     conda = verify_conda(prefix, archives, world.records, home=HOME)
     site = replace(find_site(prefix), home=HOME)
     stack = verify(site, world.records, explained=conda.explains)
     own = ("libexec/", "share/torchlock/", "share/notebooks/", "share/jupyter/", "etc/jupyter/")
     assert [f for f in conda.findings if not f.path.startswith(own)] == []
-    assert conda.packages == 6 and conda.superseded == ("greet",)
+    assert conda.packages == 7 and conda.superseded == ("greet",)
     assert stack.findings == ()
     assert stack.tree == world.records.tree
 
@@ -198,10 +227,8 @@ def test_conda_knows_the_prefix(world, prefix: Path, tmp_path: Path):
     assert listed == {f"{p.url}#{p.md5}" for p in packages if p.name != "greet"}
 
 
-def test_the_layers_below_and_above_are_those_of_the_image_on_debian(
-    rendered,
-):
-    source = rendered[0]
+def test_the_layers_below_and_above_are_those_of_the_image_on_debian(rendered: Rendered):
+    source = rendered.source
     debian = replace(source, foundation="debian")
     same = {p.key for p in plan(debian)} & {p.key for p in plan(source)}
     kinds = {p.kind for p in plan(source) if p.key in same}
@@ -210,14 +237,13 @@ def test_the_layers_below_and_above_are_those_of_the_image_on_debian(
     assert {p.kind for p in plan(source) if p.key not in same} == {"conda", "bytecode"}
 
 
-def test_labels_and_bill_of_materials(world, rendered):
-    _, image, out = rendered
-    layout = Layout(out)
+def test_labels_and_bill_of_materials(world, rendered: Rendered):
+    layout = rendered.layout
     manifest = json.loads(layout.read(layout.find(DEFAULT_TAG)))
     config = json.loads(layout.read(manifest["config"]))["config"]
     assert config["Labels"]["torchlock.foundation"] == "conda"
     assert config["Env"][0].startswith("PATH=/opt/torchlock/bin:")
-    [row] = layout.referrers(image.digest)
+    [row] = layout.referrers(rendered.image.digest)
     materials = json.loads(layout.read(json.loads(layout.read(row))["layers"][0]))
     hashes = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
     channel = f"{world.server.url}/channel"
@@ -258,61 +284,44 @@ os.umask(0o077)
 from torchlock.artifacts import Store
 from torchlock.realize.image import render
 source, store, out = pickle.load(open(sys.argv[1], "rb"))
-print(render(source, Path(out), Store(Path(store)), verify=True)[0].digest)
+print(sys.version_info[:2], render(source, Path(out), Store(Path(store)), verify=True)[0].digest)
 """
 
 
-def test_another_host_renders_the_same_digest(world, rendered, tmp_path: Path):
-    import pickle
-
-    source, image, _ = rendered
+def test_another_host_renders_the_same_digest(world, rendered: Rendered, tmp_path: Path):
     asked = tmp_path / "asked"
-    asked.write_bytes(pickle.dumps((source, str(world.store.root), str(tmp_path / "out"))))
+    asked.write_bytes(pickle.dumps((rendered.source, str(world.store.root), str(tmp_path / "out"))))
     said = subprocess.run(
         [sys.executable, "-c", HOSTILE, asked],
         cwd=Path(__file__).parents[2], capture_output=True, text=True, check=True,
         env={**os.environ, "TZ": "Pacific/Kiritimati", "LC_ALL": "C", "PYTHONHASHSEED": "7",
              "SOURCE_DATE_EPOCH": "1", "TMPDIR": str(tmp_path)},
     ).stdout  # fmt: skip
-    assert said.strip() == image.digest
+    assert said.split()[-1] == rendered.image.digest
 
 
-def with_packages(world, root: Path, *paths: Path) -> Lock:
-    """Return the world's lock with more conda packages, which lie below `root`."""
-    more = [
-        Package(
-            name=path.name.rsplit("-", 2)[0], version=path.name.rsplit("-", 2)[1],
-            manager="conda", platform="linux-64", url=path.as_uri(),
-            sha256=hashlib.sha256(path.read_bytes()).hexdigest(),
-            md5=hashlib.md5(path.read_bytes()).hexdigest(), dependencies={},
-        )
-        for path in paths
-    ]  # fmt: skip
-    names = {p.name for p in more}
-    kept = tuple(p for p in world.lock.packages if p.name not in names)
-    return replace(world.lock, packages=(*kept, *more))
+def write_conda_layer(path: Path, *locked: LockedConda) -> Blob:
+    """Write packages as one layer, without byte code."""
+    layer = CondaLayer(conda_half(locked, ()), [p.package.name for p in locked])
+    with path.open("wb") as stream:
+        return write_layer(layer.items(), stream)
 
 
-@pytest.fixture
-def render_with(world, rootfs, tmp_path: Path):
-    """Render with more packages in the lock; return the prefix, or raise."""
-
-    def made(*paths: Path, say=lambda _: None) -> Path:
-        lock = with_packages(world, tmp_path, *paths)
-        source = make_source(world, rootfs, tmp_path / "repository", lock)
-        image, _ = render(source, tmp_path / "out", world.store, say=say)
-        return unpack(Layout(tmp_path / "out"), image, tmp_path / "root")
-
-    return made
+def lay_out(root: Path, *paths: Path) -> Path:
+    """Write packages as one layer and unpack it; return the prefix."""
+    write_conda_layer(root / "layer", *map(locked_conda, paths))
+    with tarfile.open(root / "layer") as archive:
+        archive.extractall(root / "unpacked", filter="tar")
+    return root / "unpacked" / "opt" / "torchlock"
 
 
-def test_of_two_packages_with_one_path_the_later_one_has_it(render_with, tmp_path: Path):
+def test_of_two_packages_with_one_path_the_later_one_has_it(tmp_path: Path):
     made = {}
     for name in ("coreutils", "procps"):
         tree = Tree()
         tree.add("bin/kill", f"kill of {name}")
         made[name] = write_package(tmp_path, tree, name=name, version="1")
-    prefix = render_with(*made.values())
+    prefix = lay_out(tmp_path, *made.values())
     assert (prefix / "bin" / "kill").read_text() == "kill of procps"
     for name in made:  # each record tells of its own file, as clients' do
         record = json.loads((prefix / "conda-meta" / f"{name}-1-0.json").read_text())
@@ -320,15 +329,18 @@ def test_of_two_packages_with_one_path_the_later_one_has_it(render_with, tmp_pat
         assert row["sha256_in_prefix"] == hashlib.sha256(f"kill of {name}".encode()).hexdigest()
 
 
-def test_what_would_be_run_at_linking_is_said_and_not_run(render_with, tmp_path: Path):
-    tree = Tree()
-    tree.add("bin/.thing-post-link.sh", 'touch "$PREFIX/ran"\n', executable=True)
-    tree.add("etc/conda/activate.d/thing.sh", "export LD_PRELOAD=x\n")
-    said: list[str] = []
-    prefix = render_with(write_package(tmp_path, tree, name="thing", version="1"), say=said.append)
-    [line] = [line for line in said if line.startswith("not run")]
-    assert "thing: bin/.thing-post-link.sh, thing: etc/conda/activate.d/thing.sh" in line
+def test_what_would_be_run_at_linking_is_said_and_not_run(rendered: Rendered, prefix: Path):
+    [line] = [line for line in rendered.said if line.startswith("not run")]
+    assert line.endswith(": scripted: bin/.scripted-post-link.sh")
+    assert (prefix / "share" / "scripted.txt").exists()
     assert not (prefix / "ran").exists()
+
+
+def test_activation_scripts_are_among_what_is_not_run(tmp_path: Path):
+    tree = Tree()
+    tree.add("etc/conda/activate.d/thing.sh", "export LD_PRELOAD=x\n")
+    locked = locked_conda(write_package(tmp_path, tree, name="thing", version="1"))
+    assert conda_half([locked], ()).not_run == ("thing: etc/conda/activate.d/thing.sh",)
 
 
 @pytest.mark.parametrize(
@@ -342,22 +354,19 @@ def test_what_would_be_run_at_linking_is_said_and_not_run(render_with, tmp_path:
         ({"../../etc/passwd": b"x"}, {}, {}, "unsafe path"),
     ],
 )  # fmt: skip
-def test_a_package_that_does_not_fit_is_named(
-    render_with, tmp_path: Path, files, links, options, message: str
-):
+def test_a_package_that_does_not_fit_is_named(tmp_path: Path, files, links, options, message: str):
     tree = Tree()
     for path, data in files.items():
         tree.add(path, data)
     tree.links |= links
+    bad = write_package(tmp_path, tree, name="bad", version="1", **options)
     with pytest.raises(CondaError, match=message):
-        render_with(write_package(tmp_path, tree, name="bad", version="1", **options))
-    assert not (tmp_path / "out" / "index.json").exists()
-    assert not (tmp_path / "etc").exists()
+        lay_out(tmp_path, demo_text(tmp_path), bad)
 
 
-def test_hard_links_and_times_are_kept(render_with, tmp_path: Path):
-    path = tmp_path / "linux-64" / "many-1-0.tar.bz2"
-    path.parent.mkdir()
+def pack_hard_links(directory: Path) -> Path:
+    """A package in which two paths are one file with a text prefix, as git's programs are."""
+    path = directory / "many-1-0.tar.bz2"
     data = f"#!{PLACEHOLDER}/bin/python\n".encode()
     row = {
         "path_type": "hardlink", "sha256": hashlib.sha256(data).hexdigest(),
@@ -375,11 +384,27 @@ def test_hard_links_and_times_are_kept(render_with, tmp_path: Path):
         info.size, info.mtime = len(data), 1_234_567_890
         tar.addfile(info, io.BytesIO(data))
         tar.addfile(entry("libexec/many-again", tarfile.LNKTYPE, 0o755, "bin/many"))
-    prefix = render_with(path)
+    return path
+
+
+def test_hard_links_and_times_are_kept(tmp_path: Path):
+    prefix = lay_out(tmp_path, pack_hard_links(tmp_path))
     one, other = (prefix / p for p in ("bin/many", "libexec/many-again"))
     assert one.read_text() == other.read_text() == f"#!{HOME}/bin/python\n"
     assert one.samefile(other)
     assert one.stat().st_mtime == 1_234_567_890
+
+
+GOLDEN = "sha256:761f26b33819af6af3d0c46a662eb31ce7ffa347151cafa6c39654e245b06d04"
+"""Of the layer of two small packages: it moves with the renderer's rules alone."""
+
+
+def test_a_layer_has_the_recorded_digest(tmp_path: Path):
+    locked = []
+    for made in map(locked_conda, (demo_text(tmp_path), pack_hard_links(tmp_path))):
+        url = f"http://channel.invalid/demo/linux-64/{made.archive.name}"
+        locked.append(replace(made, package=replace(made.package, url=url)))
+    assert write_conda_layer(tmp_path / "layer", *locked).digest == GOLDEN
 
 
 def test_a_package_that_is_not_the_locked_one_is_refused(world, rootfs, tmp_path: Path):
