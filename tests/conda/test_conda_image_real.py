@@ -134,19 +134,17 @@ def test_python_is_condas_and_its_tools_see_the_packages(rendered: Rendered, loa
     script = """
 set -eu
 python -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.ones(2).sum())'
-python -c 'import numpy, torchvision, torchaudio, ssl, sqlite3, ctypes; print(torch.__file__)' \
-    2>/dev/null || python -c 'import torch; print(torch.__file__)'
+python -c 'import numpy, torchvision, torchaudio, ssl, sqlite3, ctypes'
 pip check
 pip list --format=freeze | wc -l
+python -c 'import importlib.metadata as m; print(len(list(m.distributions())))'
 python -c 'import torch; print(torch.compile(lambda x: (2 * x).sum())(torch.ones(8)).item())'
 """
     said = inside(loaded, "bash", "-c", script).split("\n")
-    replaced = {"greet"}
+    names = {w.name for w in rendered.source.wheels} | {"pip", "setuptools", "greet"}
     assert said[0] == "/opt/torchlock 2.7.1+cu126 tensor(2.)"
-    assert said[1].startswith("/opt/torchlock/lib/python3.11/site-packages/torch/")
-    assert said[2] == "No broken requirements found."
-    wheels = {w.name for w in rendered.source.wheels}
-    assert int(said[3]) == len(wheels | {"pip", "setuptools"} | replaced)
+    assert said[1] == "No broken requirements found."
+    assert [int(n) for n in said[2:4]] == [len(names)] * 2
     assert said[4] == "16.0"
 
 

@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import tempfile
-import threading
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,7 @@ from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
-from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
+from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.wheel import read_wheel
 from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
@@ -249,7 +248,8 @@ def image_digest(source: ImageSource) -> str:
     for planned in plan(source):
         if planned.key not in known:
             raise TorchlockError(
-                f"the layer {planned.title!r} is not recorded for these locks",
+                f"the layer {planned.title!r} is not recorded for these locks, so the digest of "
+                f"the image on {source.foundation} cannot be told",
                 hint="render the image once and record its layers: invoke image "
                 f"--foundation {source.foundation} --record",
             )
@@ -398,9 +398,7 @@ class _Render:
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
         self.half: CondaHalf | None = None
-        self.scratch = ExitStack()
-        self.unpacking = threading.Lock()
-        self.unpacked: Path | None = None
+        self.system_compiler = self.compiler = Path()
         self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
@@ -420,7 +418,9 @@ class _Render:
             if p.kind != "rootfs":
                 jobs.append(lambda p=p: {p.key: self._layer(p)})  # type: ignore[misc]
         self.say(f"writing {len(missing)} of {len(self.planned)} layers")
-        with self.scratch, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with ExitStack() as stack, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            if any(p.kind != "wheels" for p in missing):
+                self._unpack_compilers(stack)
             futures = [pool.submit(job) for job in jobs]
             try:
                 for future in futures:
@@ -457,7 +457,13 @@ class _Render:
             )
 
     def _fetch_conda(self) -> None:
-        locked = fetch_foundation(self.source.lock, PLATFORM, self.store, progress=self.progress)
+        try:
+            locked = fetch_foundation(
+                self.source.lock, PLATFORM, self.store, progress=self.progress
+            )
+        except ArtifactError as error:
+            other = "an image without conda packages: invoke image --foundation debian"
+            raise ArtifactError(error.message, hint=f"{error.hint}; {other}") from None
         self.paths.update((p.package.sha256, p.archive) for p in locked)
         self.half = conda_half(locked, self.source.wheels)
         if self.half.not_run:
@@ -473,11 +479,11 @@ class _Render:
         known = self.known(planned)
         if planned.kind == "bytecode":
             wheels = self._paths(_wheels_of(planned))
-            return self._write(planned, compiled(self._compiler(), _wheel_sources(wheels)))
+            return self._write(planned, compiled(self.compiler, _wheel_sources(wheels)))
         if self.half and planned.kind == "conda":
             names = {p.name for p in planned.artifacts if isinstance(p, Package)}
             layer = CondaLayer(self.half, names)
-            return self._write(planned, _conda_items(layer, self._compiler()))
+            return self._write(planned, _conda_items(layer, self.compiler))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -490,19 +496,16 @@ class _Render:
         self.layout.add(copy)
         return known
 
-    def _compiler(self) -> Path:
-        """Return the foundation's interpreter, unpacked once in a run."""
-        with self.unpacking:
-            if self.unpacked is None:
-                packages = compiler_packages(self.source.rootfs)
-                if self.half:
-                    # It brings no C library: Debian's, so that the host's does not matter.
-                    packages = tuple(p for p in packages if p.name == "libc6")
-                root = self.scratch.enter_context(_compiler(self._paths(packages)))
-                if self.half:
-                    self.half.unpack_python(root)
-                self.unpacked = root
-        return self.unpacked
+    def _unpack_compilers(self, stack: ExitStack) -> None:
+        """Unpack the interpreters that the system's and the stack's byte code is made by."""
+        packages = compiler_packages(self.source.rootfs)
+        self.system_compiler = stack.enter_context(_compiler(self._paths(packages)))
+        self.compiler = self.system_compiler
+        if self.half:
+            # conda's Python has no C library of its own: Debian's, whatever the host has.
+            libc = self._paths(p for p in packages if p.name == "libc6")
+            self.compiler = stack.enter_context(_compiler(libc))
+            self.half.unpack_python(self.compiler)
 
     def _rootfs(self, planned: Sequence[Planned]) -> dict[str, Blob]:
         """Write the three layers of the root file system; the last needs what the first saw."""
@@ -511,9 +514,8 @@ class _Render:
         for p, name in zip(planned, LAYERS, strict=False):
             debs = self._paths(p.artifacts)
             made[p.key] = self._write(p, rootfs.package_items(debs, first=name == LAYERS[0]))
-        with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-            items = self._configuration(rootfs, root)
-            made[planned[-1].key] = self._write(planned[-1], items)
+        items = self._configuration(rootfs, self.system_compiler)
+        made[planned[-1].key] = self._write(planned[-1], items)
         return made
 
     def _configuration(self, rootfs: Rootfs, compiler: Path) -> Iterator[Item]:
