@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from validation.canonical import write_whole
 from validation.outcome import DOES_NOT_HOLD, EXIT_CODES, HOLDS, NOT_JUDGED, ValidationError
 
 # Keeps a signature made here from being taken for one made for another purpose.
@@ -28,11 +29,11 @@ def sign(path: Path, key: Path) -> Path:
         raise ValidationError(f"there is no certificate {path}")
     if not key.is_file():
         raise ValidationError(f"there is no key {key}", hint="ssh-keygen -t ed25519 -f KEY")
-    # ssh-keygen asks before it overwrites, and nobody is there to answer.
-    signature.unlink(missing_ok=True)
-    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)])
-    if done.returncode or not signature.is_file():
+    # From standard input to standard output: an older signature stays until there is a new one.
+    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], path.read_bytes())
+    if done.returncode or not done.stdout:
         raise ValidationError(f"{path} could not be signed with {key}: {_reason(done)}")
+    write_whole(signature, done.stdout)
     return signature
 
 

@@ -55,6 +55,14 @@ def test_signing_again_replaces_the_signature(paper, key, signers):
     assert sign.verify(paper, signers) == "lab@example.org"
 
 
+def test_a_signing_that_fails_keeps_the_signature_there_was(paper, key, signers, tmp_path):
+    sign.sign(paper, key)
+    broken = tmp_path / "broken"
+    broken.write_text("no key")
+    assert sign.main(["sign", str(paper), "--key", str(broken)]) == 2
+    assert sign.verify(paper, signers) == "lab@example.org"
+
+
 def test_one_changed_byte_breaks_the_signature(paper, key, signers, capsys):
     sign.sign(paper, key)
     paper.write_text(paper.read_text().replace("holds", "holdz", 1))
