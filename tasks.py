@@ -241,9 +241,9 @@ def validate(
         raise TorchlockError(
             "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
         )
+    arguments = ["--only", *_checks(only)] if only else []
     realization = find_realization(Path(prefix).absolute() if prefix else None)
     realization = realization or _default_realization()
-    arguments = ["--only", *_checks(only)] if only else []
     arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
     arguments += ["--rdzv-endpoint", rdzv_endpoint] if rdzv_endpoint else []
     arguments += ["--json", str(Path(json).absolute()) if json != "-" else json] if json else []
