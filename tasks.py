@@ -298,9 +298,9 @@ def compare(_: Context, first: str, second: str, also: list[str], json: str | No
 
 
 @verb
-def verify(_: Context, certificate: str, signers: str) -> int:
+def verify(_: Context, certificate: str, signers: str, json: str | None = None) -> int:
     """Check a certificate's signature against an allowed-signers file of OpenSSH."""
-    return validation.sign.main(["verify", certificate, "--signers", signers])
+    return validation.sign.main(["verify", certificate, "--signers", signers, *_options(json=json)])
 
 
 @verb
