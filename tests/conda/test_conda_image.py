@@ -420,9 +420,17 @@ def test_a_package_that_is_not_the_locked_one_is_refused(world, rootfs, tmp_path
     assert not (tmp_path / "out" / "index.json").exists()
 
 
-def test_a_lock_without_a_conda_python_has_no_such_image(world, rootfs, tmp_path: Path):
-    lock = replace(world.lock, packages=tuple(p for p in world.lock.packages if p.name != "python"))
+@pytest.mark.parametrize(("version", "said"), [("3.12.1", "3.12.1"), ("", "none")])
+def test_a_lock_without_the_python_that_the_wheels_are_for_has_no_such_image(
+    world, rootfs, tmp_path: Path, version: str, said: str
+):
+    packages = [
+        replace(p, version=version) if p.name == "python" else p
+        for p in world.lock.packages
+        if version or p.name != "python"
+    ]
+    lock = replace(world.lock, packages=tuple(packages))
     source = make_source(world, rootfs, tmp_path / "repository", lock)
-    with pytest.raises(TorchlockError, match="no conda package `python`") as refused:
+    with pytest.raises(TorchlockError, match=f"needs a python 3.11 .*; the lock has {said}") as no:
         render(source, tmp_path / "out", world.store)
-    assert "--foundation debian" in refused.value.hint
+    assert "--foundation debian" in no.value.hint

@@ -223,19 +223,19 @@ def record_layers(source: ImageSource, layers: Mapping[str, tuple[str, Blob]]) -
 
     What is recorded of the same locks' image on another foundation stays.
     """
-    known = recorded_layers(source).layers
-    others = [f for f in FOUNDATIONS if f != source.foundation and _has(source.lock, f)]
-    kept = {
-        p.key: (p.title, known[p.key])
-        for foundation in others
-        for p in plan(replace(source, foundation=foundation))
-        if p.key in known
-    }
+    kept: dict[str, tuple[str, Blob]] = {}
+    for foundation in FOUNDATIONS:
+        if foundation != source.foundation:
+            kept |= _recorded(replace(source, foundation=foundation))
     write_layer_records(records_path(source.repository.records, PLATFORM), {**kept, **layers})
 
 
-def _has(lock: Lock, foundation: str) -> bool:
-    return foundation == "debian" or any(p.name == "python" for p in lock.conda_packages(PLATFORM))
+def _recorded(source: ImageSource) -> dict[str, tuple[str, Blob]]:
+    known = recorded_layers(source).layers
+    try:
+        return {p.key: (p.title, known[p.key]) for p in plan(source) if p.key in known}
+    except TorchlockError:  # the locks give no image on this foundation
+        return {}
 
 
 def image_digest(source: ImageSource) -> str:

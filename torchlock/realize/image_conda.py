@@ -46,13 +46,16 @@ _LATEST = 8**11 - 1
 def python_packages(packages: Sequence[Package]) -> tuple[Package, ...]:
     """Return python and all that it needs of a conda half, sorted by name.
 
-    Raises `TorchlockError` when there is no python.
+    Raises `TorchlockError` when there is no python, or one that the wheels are not for.
     """
     by_name = {p.name: p for p in packages}
-    if "python" not in by_name:
+    version = by_name["python"].version if "python" in by_name else "none"
+    if not version.startswith(f"{PYTHON_VERSION}."):
         raise TorchlockError(
-            "the lock has no conda package `python`, so there is no conda half to make an image of",
-            hint="invoke image --foundation debian; or add python to environment.yml: invoke lock",
+            f"the conda half needs a python {PYTHON_VERSION} to run the stack; the lock has "
+            f"{version}",
+            hint=f"ask for python {PYTHON_VERSION}.* in environment.yml: invoke lock; or: "
+            "invoke image --foundation debian",
         )
     needed: dict[str, Package] = {}
     todo = ["python"]
