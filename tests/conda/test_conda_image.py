@@ -420,6 +420,22 @@ def test_a_package_that_is_not_the_locked_one_is_refused(world, rootfs, tmp_path
     assert not (tmp_path / "out" / "index.json").exists()
 
 
+def test_where_a_package_comes_from_decides_the_layer_that_says_so(rendered: Rendered):
+    def keys(**fields: object) -> set[str]:
+        packages = [
+            replace(p, **fields) if p.name == "where" else p
+            for p in rendered.source.lock.packages
+        ]  # fmt: skip
+        lock = replace(rendered.source.lock, packages=tuple(packages))
+        layers = plan(replace(rendered.source, lock=lock))
+        return {p.key for p in layers if p.kind == "conda"}
+
+    assert keys() == keys(version="1.0")
+    for fields in ({"url": "http://mirror.invalid/x/linux-64/where-1.0-0.tar.bz2"},
+                   {"dependencies": {"pip": ""}}):  # fmt: skip
+        assert not keys() & keys(**fields)
+
+
 @pytest.mark.parametrize(("version", "said"), [("3.12.1", "3.12.1"), ("", "none")])
 def test_a_lock_without_the_python_that_the_wheels_are_for_has_no_such_image(
     world, rootfs, tmp_path: Path, version: str, said: str

@@ -68,12 +68,14 @@ def python_packages(packages: Sequence[Package]) -> tuple[Package, ...]:
 
 
 def rules_of(packages: Iterable[Package], wheels: Iterable[Package]) -> str:
-    """Return what decides which package's file stands at a path, as sha256 hex.
+    """Return what decides the conda layers besides their own packages' bytes, as sha256 hex.
 
-    That is every package, for where two carry one path the later one has it, and the names of
-    the wheels, which replace distributions of the same name.
+    That is every package and what it depends on, for where two carry one path the later one has
+    it; where each comes from, which its record says; and the names of the wheels, which replace
+    distributions of the same name.
     """
-    decided = [sorted(p.sha256 for p in packages), sorted(w.name for w in wheels)]
+    rows = sorted([p.sha256, p.url, str(p.md5), sorted(p.dependencies)] for p in packages)
+    decided = [rows, sorted(w.name for w in wheels)]
     return hashlib.sha256(json.dumps(decided).encode()).hexdigest()
 
 
@@ -120,8 +122,8 @@ class CondaHalf:
 def conda_half(locked: Sequence[LockedConda], wheels: Iterable[Package]) -> CondaHalf:
     """Decide which package's file stands at each path; nothing is unpacked.
 
-    Packages are taken in the order in which clients link them, dependencies first, then by
-    name; of two that carry one path the later one has it, as with clients. Raises `CondaError`
+    Packages are linked dependencies first, then by name; of two that carry one path the later
+    one has it, as with clients. Raises `CondaError`
     when a package has no room for the image's prefix, has a record of its own in `conda-meta`,
     or a path of one lies below a file or link of another.
     """
