@@ -40,6 +40,7 @@ class Rendered:
     """The image, its layout, and what it was rendered from."""
 
     source: ImageSource
+    store: Store
     image: Image
     layout: Layout
 
@@ -61,8 +62,9 @@ def rendered(world, tmp_path_factory) -> Iterator[Rendered]:
     records = read_records(REPOSITORY.records, PLATFORM)
     sizes = {w.wheel: w.wheel_size for w in records.wheels.values()}
     source = ImageSource(REPOSITORY, lock, rootfs, sizes, "conda")
-    image, _ = render(source, root / "out", fresh_store(root / "store"), tag=TAG)
-    yield Rendered(source, image, Layout(root / "out"))
+    store = fresh_store(root / "store")
+    image, _ = render(source, root / "out", store, tag=TAG)
+    yield Rendered(source, store, image, Layout(root / "out"))
     shutil.rmtree(root)
 
 
@@ -107,13 +109,13 @@ def test_wheels_have_the_layers_that_are_recorded_for_debian(rendered: Rendered)
 
 
 def test_both_halves_are_the_locks(
-    world, rendered: Rendered, loaded: str, monkeypatch: pytest.MonkeyPatch
+    rendered: Rendered, loaded: str, monkeypatch: pytest.MonkeyPatch
 ):
     root = Path(run("podman", "image", "mount", loaded).strip())
     prefix = root / "opt" / "torchlock"
     try:
         records = read_records(REPOSITORY.records, PLATFORM)
-        archives = [(p, world.store.path(p)) for p in rendered.source.conda]
+        archives = [(p, rendered.store.path(p)) for p in rendered.source.conda]
         conda = verify_conda(prefix, archives, records, home=HOME)
         stack = verify(replace(find_site(prefix), home=HOME), records, explained=conda.explains)
         assert {f.path.split("/")[0] for f in conda.findings} == {"etc", "libexec", "share"}
@@ -138,7 +140,7 @@ python -c 'import sys, torch; print(sys.prefix, torch.__version__, torch.ones(2)
 python -c 'import numpy, torchvision, torchaudio, ssl, sqlite3, ctypes'
 python -c 'import torch; print(torch.compile(lambda x: (2 * x).sum())(torch.ones(8)).item())'
 pip check
-pip list --format=freeze
+pip --disable-pip-version-check list --format=freeze
 """
     prefix, compiled, checked, *listed = inside(loaded, "bash", "-c", script).splitlines()
     assert prefix == "/opt/torchlock 2.7.1+cu126 tensor(2.)"
