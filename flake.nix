@@ -19,10 +19,16 @@
     in
     {
       packages = eachSystem (
-        { environment, site-packages, wheelhouse, ... }:
+        {
+          environment,
+          site-packages,
+          wheelhouse,
+          image,
+          ...
+        }:
         {
           default = environment;
-          inherit site-packages wheelhouse;
+          inherit site-packages wheelhouse image;
         }
       );
 
@@ -42,9 +48,22 @@
       );
 
       checks = eachSystem (
-        { pkgs, environment, site-packages, ... }:
+        {
+          pkgs,
+          environment,
+          site-packages,
+          renderer,
+          image,
+          ...
+        }:
         import ./nix/checks.nix {
-          inherit pkgs environment site-packages;
+          inherit
+            pkgs
+            environment
+            site-packages
+            renderer
+            image
+            ;
           source = self;
         }
       );

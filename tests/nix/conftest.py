@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from tests.nix.runner import HERE, REPOSITORY, Nix, private_environment
+from tests.nix.renderer import renderer_wheels
 from torchlock.artifacts import default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
+from torchlock.rootfs.lock import fetch_debs, read_rootfs_lock
 
 
 @pytest.fixture(scope="session")
@@ -51,4 +53,15 @@ def real_wheels(system_nix: Nix) -> None:
     """The locked wheels, put into the Nix store where its own fetch would put them."""
     wheels = read_lock(REPOSITORY / "conda-lock.yml").wheels("linux-64")
     paths = fetch(wheels, default_store(), mirrors=index_mirrors)
+    system_nix.out("--add-fixed", "sha256", *paths, program="nix-store")
+
+
+@pytest.fixture(scope="session")
+def image_inputs(system_nix: Nix, real_wheels: None, tmp_path_factory: pytest.TempPathFactory):
+    """What the image is made from beside the wheels, put into the Nix store likewise."""
+    paths = fetch(renderer_wheels(), default_store(), mirrors=index_mirrors)
+    renamed = tmp_path_factory.mktemp("debs")
+    for path in fetch_debs(read_rootfs_lock(), default_store()):
+        safe = path.name.replace("~", "-")  # as in nix/debs.nix
+        paths.append(path if safe == path.name else Path(shutil.copy(path, renamed / safe)))
     system_nix.out("--add-fixed", "sha256", *paths, program="nix-store")

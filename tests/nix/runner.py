@@ -14,10 +14,12 @@ HERE = Path(__file__).parent
 REPOSITORY = this_repository().root
 STUB = HERE / "not-nixpkgs"
 
-# Without the sandbox: the stub is made of links to the host's programs.
+# In the sandbox go the host's programs, which the stub is made of links to, and nothing else.
 CONFIGURATION = """\
 experimental-features = nix-command flakes
-sandbox = false
+sandbox = true
+sandbox-fallback = false
+sandbox-paths = /bin /lib /lib64 /usr /etc/alternatives
 build-users-group =
 substituters =
 flake-registry =

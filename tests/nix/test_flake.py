@@ -6,11 +6,15 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nix.runner import REPOSITORY
+from tests.nix.runner import REPOSITORY, Nix
+from torchlock.oci.layout import Layout, image_config, image_manifest
+from torchlock.realize.image import DEFAULT_TAG
 from torchlock.records import read_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -57,11 +61,91 @@ def test_both_versions_mean_the_same_store_path(system_nix, newer_nix):
     assert paths.pop().endswith("-torchlock-environment")
 
 
-@pytest.mark.usefixtures("real_wheels")
+@pytest.mark.usefixtures("image_inputs")
 def test_flake_check_holds(nix):
     done = nix.flake("flake check")
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_is_the_one_that_invoke_image_renders(nix, tmp_path):
+    link = tmp_path / "image"
+
+    done = nix.flake("build", "image", "--out-link", link)
+
+    assert done.returncode == 0, done.stderr
+    assert Layout(link).find(DEFAULT_TAG)["digest"] == invoke("image", "--digest").strip()
+
+
+def invoke(*arguments: str) -> str:
+    """What a task of this repository prints."""
+    command = [sys.executable, "-m", "invoke", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_digest_check_names_both_digests(system_nix, tmp_path):
+    layout = Layout(tmp_path / "layout")
+    layout.prepare()
+    config = image_config(created="2026-01-01", architecture="amd64", run={}, layers=[])
+    other = image_manifest(config, [], {})
+    for document in (config, other):
+        layout.add_document(document)
+    layout.publish(DEFAULT_TAG, other)
+
+    done = judge_image(system_nix, layout, tmp_path / "link")
+
+    assert done.returncode != 0
+    recorded = invoke("image", "--digest").strip()
+    assert f"holds {other.digest}, the recorded layers give {recorded}" in done.stderr
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_digest_check_reads_every_blob(system_nix, tmp_path):
+    link = tmp_path / "image"
+    assert system_nix.flake("build", "image", "--out-link", link).returncode == 0
+    layout = Layout(tmp_path / "layout")
+    shutil.copytree(link, layout.root, copy_function=os.symlink)
+    for directory in (layout.root, *layout.root.rglob("*/")):
+        directory.chmod(0o755)
+    config = layout.manifest(layout.find(DEFAULT_TAG))["config"]["digest"]
+    damaged = layout.blob(config)
+    changed = damaged.read_bytes().replace(b"amd64", b"arm64")
+    damaged.unlink()
+    damaged.write_bytes(changed)
+
+    done = judge_image(system_nix, layout, tmp_path / "link")
+
+    assert done.returncode != 0
+    assert f"{config} has contents of digest sha256:" in done.stderr
+
+
+def judge_image(nix: Nix, layout: Layout, link: Path) -> subprocess.CompletedProcess[str]:
+    """Run the flake's check of the image over another layout."""
+    image = f'builtins.path {{ name = "layout"; path = {layout.root}; }}'
+    return nix.build(
+        f"(import {REPOSITORY}/nix/checks.nix {{ inherit pkgs; inherit (small {{ }}) renderer "
+        f"environment site-packages; source = {REPOSITORY}; image = {image}; }}).image-digest",
+        link,
+    )
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_of_two_locks_is_refused(system_nix, tmp_path):
+    head, *packages = (REPOSITORY / "pylock.toml").read_text().split("[[packages]]\n")
+    without = [package for package in packages if not package.startswith('name = "tqdm"')]
+    (tmp_path / "pylock.toml").write_text("[[packages]]\n".join([head, *without]))
+
+    done = system_nix.build(
+        f"(small {{ pylock = {tmp_path}/pylock.toml; }}).image", tmp_path / "link"
+    )
+
+    assert done.returncode != 0
+    assert "conda-lock.yml names tqdm-" in done.stderr
+    assert "which pylock.toml does not" in done.stderr
 
 
 @pytest.mark.usefixtures("real_wheels")

@@ -80,6 +80,27 @@ def test_two_wheels_for_one_package_are_named(evaluate):
     assert ", ".join(wheels) in " ".join(done.stderr.split())
 
 
+def test_the_renderers_own_lock_is_named_with_what_makes_it(system_nix, tmp_path):
+    lock = tmp_path / "pylock.renderer.toml"
+    url = "https://nowhere/deflate-{}-py3-none-any.whl"
+    rows = [f'{{ url = "{url.format(v)}", hashes = {{ sha256 = "{"0" * 64}" }} }}' for v in (1, 2)]
+    lock.write_text(
+        'lock-version = "1.0"\n[[packages]]\nname = "deflate"\nversion = "1"\n'
+        f"wheels = [{', '.join(rows)}]\n"
+    )
+
+    done = system_nix.build(
+        f"(import {REPOSITORY}/nix/renderer.nix {{ inherit pkgs; inherit (small {{ }}) wheels "
+        f"wheelhouse; pylock = {lock}; }}).modules",
+        tmp_path / "link",
+    )
+
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "deflate: pylock.renderer.toml has 2 wheels for it (deflate-1-py3-none-any.whl, " in said
+    assert "make it again with: .ci/requirements" in said
+
+
 def test_a_package_locked_twice_is_named(evaluate):
     rows = [("torch", version, [f"torch-{version}.whl"]) for version in ("2.7.0", "2.7.1")]
 

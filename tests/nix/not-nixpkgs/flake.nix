@@ -80,7 +80,12 @@
             };
         };
 
-        fetchurl = import <nix/fetchurl.nix>;
+        # One place is enough: what a test builds from is in the store already.
+        fetchurl =
+          arguments:
+          import <nix/fetchurl.nix> (
+            { url = builtins.head arguments.urls; } // removeAttrs arguments [ "urls" ]
+          );
 
         linkFarm =
           name: entries:
