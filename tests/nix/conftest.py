@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.nix.runner import HERE, REPOSITORY, Nix, private_environment
 from tests.nix.renderer import renderer_wheels
+from tests.nix.runner import HERE, REPOSITORY, Nix, private_environment
 from torchlock.artifacts import default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
