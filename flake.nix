@@ -35,7 +35,10 @@
       devShells = eachSystem (
         { pkgs, environment, ... }:
         {
-          default = pkgs.mkShell { packages = [ environment ]; };
+          default = pkgs.mkShell {
+            packages = [ environment ];
+            VIRTUAL_ENV = "${environment}"; # by which `invoke` and editors find it
+          };
         }
       );
 

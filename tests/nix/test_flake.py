@@ -188,6 +188,50 @@ def test_validate_gives_the_bits_of_a_venv(system_nix, tmp_path):
     assert digests(certificate).keys() == {"transformer", "neighbours"}
 
 
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_judges_what_nix_built(system_nix, tmp_path):
+    link, found = tmp_path / "result", tmp_path / "prefix.json"
+    assert system_nix.flake("build", "", "--out-link", link).returncode == 0
+
+    invoke("validate", "--prefix", str(link), "--only", "neighbours", "--json", str(found))
+
+    certificate = json.loads(found.read_text())
+    assert certificate["foundation"] == "nix"
+    assert certificate["files"]["verdict"] == "holds"
+    assert certificate["files"]["tree"] == TREE
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_inside_judges_the_shells_environment(system_nix, tmp_path):
+    found = tmp_path / "inside.json"
+    command = ["invoke", "validate", "--only", "neighbours", "--json", found]
+
+    done = system_nix.flake("develop", "", "-c", *command)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    certificate = json.loads(found.read_text())
+    assert certificate["foundation"] == "nix"
+    assert certificate["files"]["tree"] == TREE
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_of_the_tree_alone_says_what_to_give(system_nix, tmp_path):
+    link = tmp_path / "site-packages"
+    assert system_nix.flake("build", "site-packages", "--out-link", link).returncode == 0
+
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "validate", "--prefix", link],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert f"{link} holds no CPython 3.11 environment" in done.stderr
+    assert "invoke validate --prefix $(nix build" in done.stderr
+
+
 def digests(certificate: dict[str, Any]) -> dict[str, dict[str, str]]:
     """The digests of the checks that leave some."""
     return {c["name"]: c["digests"] for c in certificate["checks"] if c.get("digests")}

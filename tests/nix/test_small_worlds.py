@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -305,6 +306,20 @@ def test_modules_come_with_byte_code_and_nothing_is_written(environment):
         assert f"matches {cached}" not in done.stderr  # never checked against the source
         assert f"code object from '{cached}'" in done.stderr
     assert "wrote" not in done.stderr
+
+
+def test_files_that_differ_are_repaired_by_nix(environment, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "validate", "--prefix", environment, "--only", "gpu"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert f"{environment} is not what the lock says" in done.stderr
+    assert f"next: nix store repair --recursive {environment}\n" in done.stderr
 
 
 def test_a_file_that_is_no_python_has_no_byte_code(environment):

@@ -107,16 +107,19 @@
             '';
 
         mkShell =
-          { packages }:
-          runCommandLocal "shell" {
-            outputs = [ "out" ]; # `nix develop` reads it as a variable
-            stdenv = runCommandLocal "setup" { } ''
-              mkdir $out
-              echo 'export PATH=${
-                builtins.concatStringsSep ":" (map (p: "${p}/bin") packages)
-              }:$PATH' > $out/setup
-            '';
-          } "touch $out";
+          { packages, ... }@arguments:
+          runCommandLocal "shell" (
+            {
+              outputs = [ "out" ]; # `nix develop` reads it as a variable
+              stdenv = runCommandLocal "setup" { } ''
+                mkdir $out
+                echo 'export PATH=${
+                  builtins.concatStringsSep ":" (map (p: "${p}/bin") packages)
+                }:$PATH' > $out/setup
+              '';
+            }
+            // removeAttrs arguments [ "packages" ]
+          ) "touch $out";
       };
     };
 }
