@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nix.hosts import make_driver
 from tests.nix.renderer import renderer_wheels
 from tests.nix.runner import HERE, REPOSITORY, Nix, private_environment
 from torchlock.artifacts import default_store, fetch
@@ -65,3 +66,9 @@ def image_inputs(system_nix: Nix, real_wheels: None, tmp_path_factory: pytest.Te
         safe = path.name.replace("~", "-")  # as in nix/debs.nix
         paths.append(path if safe == path.name else Path(shutil.copy(path, renamed / safe)))
     system_nix.out("--add-fixed", "sha256", *paths, program="nix-store")
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a stand-in for the driver, among libraries that are not the driver's."""
+    return make_driver(tmp_path_factory.mktemp("driver"))

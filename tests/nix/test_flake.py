@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.nix.runner import REPOSITORY, Nix
+from tests.nix.hosts import PATH, host_driver, on_a_host_with
+from tests.nix.runner import REPOSITORY, STUB, Nix
+from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout, image_config, image_manifest
 from torchlock.realize.image import DEFAULT_TAG
 from torchlock.records import read_records
@@ -146,6 +148,53 @@ def test_image_of_two_locks_is_refused(system_nix, tmp_path):
     assert done.returncode != 0
     assert "conda-lock.yml names tqdm-" in done.stderr
     assert "which pylock.toml does not" in done.stderr
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_python_and_jupyter_run(nix):
+    python = nix.flake("run", "python", "--", "-c", "import sys; print(sys.prefix)")
+    jupyter = nix.flake("run", "jupyter", "--", "--version")
+
+    assert python.stdout.strip().endswith("-torchlock-environment"), python.stderr
+    [locked] = [w for w in read_lock(REPOSITORY / "conda-lock.yml").wheels("linux-64")
+                if w.name == "jupyterlab"]  # fmt: skip
+    assert jupyter.stdout.strip() == locked.version, jupyter.stderr
+
+
+def test_fmt_starts_the_formatter(nix):
+    done = nix.run("fmt", "--override-input", "nixpkgs", f"path:{STUB}", "--no-write-lock-file")
+
+    assert done.returncode == 0, done.stderr
+    assert "the formatter" in done.stdout
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_triton_finds_the_driver_and_builds_against_it(system_nix, driver, tmp_path):
+    link = tmp_path / "environment"
+    assert system_nix.flake("build", "", "--out-link", link).returncode == 0
+    source = tmp_path / "launcher.c"
+    source.write_text(LAUNCHER)
+    code = (
+        "import ctypes; from triton.backends.nvidia.driver import libcuda_dirs; "
+        "from triton.runtime.build import _build; dirs = libcuda_dirs(); print(*dirs); "
+        f"built = _build('launcher', '{source}', '{tmp_path}', dirs, [], ['cuda']); "
+        "print(ctypes.CDLL(built).start())"
+    )
+
+    done = on_a_host_with(
+        host_driver(driver), link / "bin" / "python", "-c", code, HOME=str(tmp_path), PATH=PATH
+    )
+
+    [where, returned] = done.stdout.split()
+    assert Path(where).is_relative_to(tmp_path / ".cache/torchlock/driver"), done.stderr
+    assert returned == "0"
+
+
+LAUNCHER = """
+#include <Python.h>
+extern int cuInit(unsigned flags);
+int start(void) { return cuInit(0); }
+"""
 
 
 @pytest.mark.usefixtures("real_wheels")

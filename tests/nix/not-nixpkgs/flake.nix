@@ -66,7 +66,11 @@
           "lib/ld-linux-x86-64.so.2" = "/lib64/ld-linux-x86-64.so.2";
         };
         python311 = links "host-python3.11" { "bin/python3.11" = "/usr/bin/python3.11"; };
-        nixfmt-tree = links "host-true" { "bin/treefmt" = "/bin/true"; };
+        nixfmt-tree = runCommandLocal "treefmt" { } ''
+          mkdir -p $out/bin
+          printf '#!${bash}\necho "the formatter"\n' > $out/bin/treefmt
+          chmod +x $out/bin/treefmt
+        '';
 
         stdenv = {
           hostPlatform = { inherit system; };
