@@ -88,38 +88,35 @@ def invoke(*arguments: str) -> str:
     ).stdout
 
 
-@pytest.mark.usefixtures("image_inputs")
-def test_image_digest_check_names_both_digests(system_nix, tmp_path):
+@pytest.fixture
+def other_image(tmp_path: Path) -> Layout:
+    """A layout with an image of the same name, without layers."""
     layout = Layout(tmp_path / "layout")
     layout.prepare()
     config = image_config(created="2026-01-01", architecture="amd64", run={}, layers=[])
-    other = image_manifest(config, [], {})
-    for document in (config, other):
+    manifest = image_manifest(config, [], {})
+    for document in (config, manifest):
         layout.add_document(document)
-    layout.publish(DEFAULT_TAG, other)
-
-    done = judge_image(system_nix, layout, tmp_path / "link")
-
-    assert done.returncode != 0
-    recorded = invoke("image", "--digest").strip()
-    assert f"holds {other.digest}, the recorded layers give {recorded}" in done.stderr
+    layout.publish(DEFAULT_TAG, manifest)
+    return layout
 
 
 @pytest.mark.usefixtures("image_inputs")
-def test_image_digest_check_reads_every_blob(system_nix, tmp_path):
-    link = tmp_path / "image"
-    assert system_nix.flake("build", "image", "--out-link", link).returncode == 0
-    layout = Layout(tmp_path / "layout")
-    shutil.copytree(link, layout.root, copy_function=os.symlink)
-    for directory in (layout.root, *layout.root.rglob("*/")):
-        directory.chmod(0o755)
-    config = layout.manifest(layout.find(DEFAULT_TAG))["config"]["digest"]
-    damaged = layout.blob(config)
-    changed = damaged.read_bytes().replace(b"amd64", b"arm64")
-    damaged.unlink()
-    damaged.write_bytes(changed)
+def test_image_digest_check_names_both_digests(system_nix, other_image, tmp_path):
+    done = judge_image(system_nix, other_image, tmp_path / "link")
 
-    done = judge_image(system_nix, layout, tmp_path / "link")
+    assert done.returncode != 0
+    found, recorded = other_image.find(DEFAULT_TAG)["digest"], invoke("image", "--digest").strip()
+    assert f"holds {found}, the recorded layers give {recorded}" in done.stderr
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_digest_check_reads_every_blob(system_nix, other_image, tmp_path):
+    config = other_image.manifest(other_image.find(DEFAULT_TAG))["config"]["digest"]
+    damaged = other_image.blob(config)
+    damaged.write_bytes(damaged.read_bytes().replace(b"amd64", b"arm64"))
+
+    done = judge_image(system_nix, other_image, tmp_path / "link")
 
     assert done.returncode != 0
     assert f"{config} has contents of digest sha256:" in done.stderr
@@ -242,7 +239,7 @@ def test_invoke_validate_judges_what_nix_built(system_nix, tmp_path):
     link, found = tmp_path / "result", tmp_path / "prefix.json"
     assert system_nix.flake("build", "", "--out-link", link).returncode == 0
 
-    invoke("validate", "--prefix", str(link), "--only", "neighbours", "--json", str(found))
+    invoke("validate", "--prefix", str(link), "--only", "stack", "--json", str(found))
 
     certificate = json.loads(found.read_text())
     assert certificate["foundation"] == "nix"
