@@ -14,15 +14,15 @@
 }:
 let
   judge =
-    name: path: command:
-    pkgs.runCommandLocal "check-${name}" { PYTHONPATH = path; } ''
+    name: variables: command:
+    pkgs.runCommandLocal "check-${name}" variables ''
       export HOME=$(mktemp -d)
       ${command}
       touch $out
     '';
   check =
     name:
-    judge name source
+    judge name { PYTHONPATH = source; }
       "${environment}/bin/python ${./checks}/${name}.py ${source} ${site-packages}";
 in
 {
@@ -32,6 +32,6 @@ in
   python = check "python";
   compile = check "compile";
   image-digest =
-    judge "image_digest" "${renderer.source}:${renderer.modules}"
+    judge "image_digest" renderer.variables
       "${pkgs.python311}/bin/python3.11 -B ${./checks}/image_digest.py ${renderer.source} ${image}";
 }

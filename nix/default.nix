@@ -2,7 +2,7 @@
 #
 # { pkgs, pylock ? ..., records ? ... } ->
 #   { wheels, wheelhouse, site-packages, bytecode = { site, stdlib }, environment,
-#     renderer = { source, modules }, image }
+#     renderer = { source, variables }, image }
 {
   pkgs,
   pylock ? ../pylock.toml,

@@ -1,6 +1,6 @@
 # The OCI image, as the layout that `invoke image` renders: the same bytes, the same digest.
 #
-# { pkgs, wheels, wheelhouse, debs, renderer = { source, modules } } -> derivation
+# { pkgs, wheels, wheelhouse, debs, renderer = { source, variables } } -> derivation
 {
   pkgs,
   wheels,
@@ -20,11 +20,13 @@ let
   };
 in
 pkgs.runCommandLocal "torchlock-image"
-  {
-    PYTHONPATH = "${renderer.source}:${renderer.modules}";
-    settings = builtins.toJSON settings;
-    passAsFile = [ "settings" ];
-  }
+  (
+    renderer.variables
+    // {
+      settings = builtins.toJSON settings;
+      passAsFile = [ "settings" ];
+    }
+  )
   ''
     ${pkgs.python311}/bin/python3.11 -B ${./image.py} "$settingsPath" $out
   ''

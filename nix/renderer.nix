@@ -1,11 +1,11 @@
-# What renders the image, as modules to import.
+# What renders the image: Python modules, and the files of this repository that it is made from.
 #
-# { pkgs, wheels, wheelhouse, pylock } -> { source, modules }
+# { pkgs, wheels, wheelhouse, pylock } -> { source, variables }
 #
-# `source` is what of this repository an image is made from, with the package `torchlock`; an edit
-# elsewhere makes no image anew. `modules` is what `torchlock` imports: wheels of the stack, and
-# those of `pylock`, which the stack lacks. The encoder among them decides the image's bytes, so
-# it is the published one and not nixpkgs'.
+# `source` has the package `torchlock`; an edit elsewhere makes no image anew. `variables` are those
+# under which Python imports it and what it needs: wheels of the stack, and those of `pylock`, which
+# the stack lacks. The encoder among them decides the image's bytes, so it is the published one and
+# not nixpkgs'.
 {
   pkgs,
   wheels,
@@ -38,8 +38,6 @@ let
     inherit pkgs;
     wheels = own;
   };
-in
-{
   source = builtins.path {
     name = "torchlock-source";
     path = ../.;
@@ -51,4 +49,11 @@ in
       ${pkgs.python311}/bin/python3.11 -m zipfile -e "$wheel" $out
     done
   '';
+in
+{
+  inherit source;
+  variables = {
+    PYTHONPATH = "${source}:${modules}";
+    LD_LIBRARY_PATH = "${pkgs.stdenv.cc.cc.lib}/lib"; # libgcc_s, for wheels made by Rust
+  };
 }

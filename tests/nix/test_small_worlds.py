@@ -94,7 +94,7 @@ def test_the_renderers_own_lock_is_named_with_what_makes_it(system_nix, tmp_path
 
     done = system_nix.build(
         f"(import {REPOSITORY}/nix/renderer.nix {{ inherit pkgs; inherit (small {{ }}) wheels "
-        f"wheelhouse; pylock = {lock}; }}).modules",
+        f"wheelhouse; pylock = {lock}; }}).variables.PYTHONPATH",
         tmp_path / "link",
     )
 
