@@ -1,7 +1,6 @@
 # NOT nixpkgs: a stand-in over the host's bash, coreutils, C compiler and CPython 3.11, for tests
 # on machines that cannot fetch nixpkgs. It has what this repository's flake uses, and no more.
-# Nothing is isolated from the host (it needs `sandbox = false`); what it cannot show is in
-# docs/nix.md.
+# A sandbox needs the host's /usr inside (see ../runner.py); what it cannot show is in docs/nix.md.
 {
   description = "NOT nixpkgs: a stand-in over the host's own programs, for tests";
 
