@@ -286,6 +286,9 @@ def collect(outputs: tuple[_Output, ...]) -> dict[str, str]:
 
 
 _ENGINES = ("podman", "apptainer", "singularity", "kubernetes", "docker", "containerd", "enroot")
+_SANDBOXED = (
+    r"docker desktop|desktop-linux|docker_desktop|/snap/(bin/)?docker|^snap list docker\n.*\d"
+)
 _INSIDE_MARKS = (
     ("apptainer", r"APPTAINER_CONTAINER|SINGULARITY_CONTAINER|\.singularity\.d"),
     ("kubernetes", r"KUBERNETES_SERVICE_HOST|kubepods"),
@@ -325,8 +328,7 @@ def _container(
         inside=inside and named not in ("none", "null", "no"),
         rootless="rootless" in named
         or bool(re.search(r"^\s*rootless\b(?!: *false)|rootless: true|name=rootless", ran, re.M)),
-        desktop="desktop" in named
-        or bool(re.search(r"docker desktop|desktop-linux|/snap/docker|docker_desktop", ran, re.I)),
+        desktop="desktop" in named or bool(re.search(_SANDBOXED, ran, re.I | re.M)),
     )
 
 

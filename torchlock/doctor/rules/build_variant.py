@@ -123,7 +123,7 @@ def other_environment(evidence: Evidence) -> Match | None:
         "Jetson: NVIDIA's wheels for its JetPack release instead",
     ),
     apart=("cpu-wheel: x86-64, where the index's own wheel has CUDA",),
-    follows=("user-site-shadows-environment", "jetson-generic-wheel"),
+    follows=("user-site-shadows-environment", "jetson-generic-wheel", "macos-has-no-cuda"),
 )
 def aarch64(evidence: Evidence) -> Match | None:
     """A CPU wheel on ARM."""
@@ -186,6 +186,7 @@ def conda_cpu(evidence: Evidence) -> Match | None:
         "jetson-generic-wheel",
         "no-nvidia-gpu",
         "local-module-shadows-torch",
+        "macos-has-no-cuda",
     ),
 )
 def cpu_wheel(evidence: Evidence) -> Match | None:
@@ -291,7 +292,12 @@ not_there = message_rule(
         "python -m pip install torch==2.7.1",
     ),
     apart=("other-environment: torch is installed, in another environment",),
-    follows=("local-module-shadows-torch",),
+    follows=(
+        "local-module-shadows-torch",
+        "no-wheel-for-this-python",
+        "torch-in-other-python",
+        "wrong-package-name",
+    ),
 )
 
 
@@ -319,6 +325,63 @@ def no_wheel(evidence: Evidence) -> Match | None:
     )
     return Match(lines, LIKELY) if lines else None
 
+
+@rule(
+    "macos-has-no-cuda",
+    KIND,
+    cause="This is macOS, for which CUDA does not exist; torch has Apple's Metal (MPS) there.",
+    shows="A Darwin kernel or macOS in the evidence, a torch without CUDA.",
+    fix=(
+        "use device 'mps' (torch.backends.mps.is_available()) or 'cpu' in the program",
+        "CUDA needs a Linux or Windows machine with an NVIDIA GPU",
+    ),
+    apart=("cpu-wheel-aarch64: Linux on ARM, for which builds with CUDA exist",),
+)
+def macos(evidence: Evidence) -> Match | None:
+    """Apple's system."""
+    if not re.search(
+        r"darwin|macos|mac os", f"{evidence.system.os} {evidence.system.kernel}", re.I
+    ):
+        return None
+    if evidence.torch.available is True:
+        return None
+    return Match(evidence.grep(r"darwin|mac ?os", source="context|uname") + _cpu_lines(evidence))
+
+
+@rule(
+    "torch-in-other-python",
+    KIND,
+    cause="torch is installed, in another Python than the one that runs: pip belongs to another "
+    "interpreter.",
+    shows="`No module named 'torch'` while `pip show` or `pip list` knows torch.",
+    fix=(
+        "which -a python pip; pip --version; python -c 'import sys; print(sys.executable)'",
+        "python -m pip install torch==2.7.1    # python -m pip is the pip of that Python",
+        "or run the other Python; activate its environment",
+    ),
+    apart=("torch-not-installed: no Python has it", "other-environment: the wrong one is imported"),
+    follows=("local-module-shadows-torch", "broken-installation"),
+)
+def other_python(evidence: Evidence) -> Match | None:
+    """pip knows torch and Python does not."""
+    missing = evidence.grep(r"No module named '?torch'?\s*$")
+    known = evidence.grep(r"^(Version|Location): ", source=r"^pip3? show.*\btorch\b")
+    known += evidence.grep(r"^torch\s+\d", source=r"^pip3? (list|freeze)")
+    where = evidence.grep(
+        r"\S", source=r"^(which|type|command -v)\b.*(pip|python)|^pip3? --version"
+    )
+    return Match(missing + known + where, LIKELY) if missing and known else None
+
+
+wrong_name = message_rule(
+    "wrong-package-name",
+    KIND,
+    r'You tried to install "pytorch"|The package named for PyTorch is "torch"',
+    cause="The Python package index has PyTorch under the name torch; pytorch is a placeholder "
+    "that refuses.",
+    fix=("python -m pip install torch==2.7.1    # the name in requirements too",),
+    apart=("no-wheel-for-this-python: the name is right and no wheel fits",),
+)
 
 conda_virtual = message_rule(
     "conda-cannot-see-cuda",
@@ -352,8 +415,11 @@ RULES: tuple[Rule, ...] = (
     jetson,
     aarch64,
     conda_cpu,
+    macos,
     broken,
     cpu_wheel,
+    other_python,
+    wrong_name,
     not_there,
     no_wheel,
     conda_virtual,

@@ -342,7 +342,7 @@ def desktop(evidence: Evidence) -> Match | None:
     )
     if not failed:
         return None
-    return Match(evidence.grep(r"desktop|/snap/docker|^docker\s+\d.*canonical") + failed)
+    return Match(evidence.grep(r"desktop|/snap/(bin/)?docker|^docker\s+\d.*canonical") + failed)
 
 
 @rule(

@@ -71,7 +71,7 @@ def _fabric_lines(evidence: Evidence) -> tuple[str, ...]:
             "nvidia-fabricmanager-<branch>=<driver>-1",
             "nvidia-fabric-manager-<driver>",
         ),
-        "sudo apt-mark hold nvidia-fabricmanager-<branch>    # upgrade it with the driver only",
+        fixes.hold(evidence, "'nvidia-fabric*'") + "    # upgrade it with the driver only",
         "sudo systemctl restart nvidia-fabricmanager && nvidia-smi -q -i 0 | grep -A2 Fabric",
     ),
     apart=(

@@ -8,6 +8,14 @@ from torchlock.doctor.rules import facts
 
 KIND = "gpu-state"
 
+# Source: NVIDIA's Xid catalogue; those that a program or another rule accounts for are left out.
+_FAULTS = {
+    "32": "corrupted push buffer, PCIe quality", "38": "driver firmware", "46": "GPU stopped",
+    "56": "display engine", "57": "memory interface", "58": "unstable memory interface",
+    "61": "internal micro-controller", "62": "internal micro-controller halt",
+    "69": "graphics engine class", "74": "NVLink", "109": "context switch timeout",
+    "110": "security fault", "140": "unrecovered ECC", "143": "GPU initialisation",
+}  # fmt: skip
 _UNKNOWN_ERROR = r"CUDA unknown error|cudaErrorUnknown|CUDA_ERROR_UNKNOWN|Error 999"
 
 
@@ -35,7 +43,8 @@ def off_the_bus(evidence: Evidence) -> Match | None:
     if lines or gone:
         return Match(lines + evidence.grep(r"Unable to determine the device handle"))
     handle = evidence.grep(r"Unable to determine the device handle")
-    return Match(handle, LIKELY) if handle else None
+    # the kernel log, where it was read, names another fault
+    return Match(handle, LIKELY) if handle and not evidence.grep(r"Xid \(") else None
 
 
 @rule(
@@ -58,6 +67,58 @@ def gsp(evidence: Evidence) -> Match | None:
     )
     number = evidence.first(r"Xid.*[:,] (119|120)\b")
     return Match(lines, values={"xid": number[1] if number else "119"}) if lines else None
+
+
+@rule(
+    "gpu-reports-fault",
+    KIND,
+    cause="The driver reports a fault of the GPU, its link or its firmware (Xid <xid>: <what>).",
+    shows="Xid 32, 38, 46, 56, 57, 58, 61, 62, 69, 74, 109, 110, 140 or 143 in the kernel log.",
+    fix=(
+        "stop every process on it, then: sudo nvidia-smi --gpu-reset -i <index>, or sudo reboot",
+        "upgrade the driver to the newest release of its branch; NVLink: nvidia-smi nvlink -e",
+        "if it recurs, also in another slot: sudo nvidia-bug-report.sh, and hardware service",
+    ),
+    apart=(
+        "gpu-program-fault: Xid 13 or 31, which a program causes",
+        "xid79-fell-off-bus, gsp-timeout, uncorrectable-ecc: other numbers",
+    ),
+    follows=("xid79-fell-off-bus", "gsp-timeout", "uncorrectable-ecc", "nvswitch-fault"),
+)
+def reported(evidence: Evidence) -> Match | None:
+    """An Xid that no program causes."""
+    number = evidence.first(rf"Xid \([^)]*\): ({'|'.join(_FAULTS)})\b")
+    if not number or (evidence.torch.available is True and not evidence.error):
+        return None
+    lines = evidence.grep(rf"Xid \([^)]*\): {number[1]}\b")
+    return Match(lines, LIKELY, {"xid": number[1], "what": _FAULTS[number[1]]})
+
+
+@rule(
+    "gpu-throttled",
+    KIND,
+    cause="The GPU slows itself down: <why>.",
+    shows="A complaint about speed, with HW Thermal Slowdown, SW Thermal Slowdown or HW Power "
+    "Brake Slowdown `Active` in nvidia-smi -q.",
+    fix=(
+        "nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE    # while the job runs",
+        "heat: air flow, fans, dust, room temperature (passive data-centre cards need the "
+        "chassis' fans); power brake: the server's power supplies and cap",
+        "until then: sudo nvidia-smi -i <index> -pl <watts>    # a lower, steady power limit",
+    ),
+    apart=("xid79-fell-off-bus: it got too hot and is gone",),
+)
+def throttled(evidence: Evidence) -> Match | None:
+    """Clocks held down by heat or power."""
+    hot = evidence.grep(r"Thermal Slowdown\s*:\s*Active")
+    braked = evidence.grep(r"Power Brake( Slowdown)?\s*:\s*Active")
+    asked = evidence.error or evidence.grep(r"\S", source="^(observed|symptom)")
+    if not asked or not (hot or braked):
+        return None
+    why = "it is too hot" if hot else "the machine's power supply signals a power brake"
+    slow = evidence.grep(r"slow|throttl|clock", source="^(observed|symptom)")
+    lines = hot + braked + slow + evidence.grep("Temp", source="nvidia-smi -q")
+    return Match(lines, CERTAIN if slow else LIKELY, {"why": why})
 
 
 @rule(
@@ -152,7 +213,8 @@ def suspend(evidence: Evidence) -> Match | None:
 @rule(
     "compute-mode-exclusive",
     KIND,
-    cause="The GPU's compute mode (<mode>) lets no further process in.",
+    cause="The GPU's compute mode is exclusive or prohibited (<mode>) and lets no further process "
+    "in.",
     shows="`all CUDA-capable devices are busy or unavailable` (46) with compute mode "
     "Exclusive_Process or Prohibited.",
     fix=(
@@ -216,9 +278,8 @@ def mps(evidence: Evidence) -> Match | None:
     fix=(
         "nvidia-smi -q -d COMPUTE,PERFORMANCE; sudo fuser -v /dev/nvidia*    # who holds it",
         "end stale processes, then sudo nvidia-smi --gpu-reset -i <index>, or sudo reboot",
-        "vGPU: check the licence (nvidia-smi -q | grep -i license)",
     ),
-    follows=(KIND, "mig", "fabric-and-cc", "permissions"),
+    follows=(KIND, "mig", "fabric-and-cc", "permissions", "vgpu-unlicensed"),
 )
 def busy(evidence: Evidence) -> Match | None:
     """Error 46 without an exclusive mode."""
@@ -339,6 +400,7 @@ program_fault = message_rule(
         "compute-sanitizer python <program>    # for an illegal access",
     ),
     certainty=LIKELY,
+    needs_fault=True,
     apart=("uncorrectable-ecc: the kernel log has an ECC Xid",),
     follows=("uncorrectable-ecc", "xid79-fell-off-bus", "wheel-arch", "abi"),
 )
@@ -347,6 +409,7 @@ RULES: tuple[Rule, ...] = (
     off_the_bus,
     gsp,
     ecc,
+    reported,
     needs_reset,
     suspend,
     exclusive,
@@ -358,5 +421,6 @@ RULES: tuple[Rule, ...] = (
     nvswitch,
     watchdog,
     power,
+    throttled,
     program_fault,
 )

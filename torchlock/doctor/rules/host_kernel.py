@@ -413,12 +413,30 @@ no_host_driver = message_rule(
 )
 
 
+def _other_vendor(evidence: Evidence) -> str:
+    """The vendor of a GPU that is there instead; processors' own graphics count for Intel."""
+    display = r"(VGA|3D|Display)\b.*"
+    if evidence.grep(display + r"(AMD/ATI|Advanced Micro|\[1002:)") or evidence.grep(
+        "^/dev/kfd$|dev: /dev/kfd", source="dev"
+    ):
+        return "AMD"
+    return "Intel" if evidence.grep(display + r"(Intel|\[8086:)") else ""
+
+
+def _for_other_gpus(evidence: Evidence) -> tuple[str, ...]:
+    tag = {"AMD": "rocm6.3", "Intel": "xpu"}.get(_other_vendor(evidence))
+    if not tag:
+        return ()
+    return (f"{fixes.torch_wheel(tag)}    # for that GPU, where the vendor supports it",)
+
+
 @rule(
     "no-nvidia-gpu",
     "no-gpu",
-    cause="This machine has no NVIDIA GPU: the PCI bus lists none, and there is no driver.",
+    cause="This machine has no NVIDIA GPU: the PCI bus lists none<other>, and there is no driver.",
     shows="No PCI device of vendor 10de, no /dev/nvidia*, no /proc/driver/nvidia/version.",
-    fix=(
+    fix=lambda evidence: (
+        *_for_other_gpus(evidence),
         "use torch on the CPU here (device 'cpu'), or move to a machine with an NVIDIA GPU",
         "virtual machine or cloud: choose a GPU instance type, or pass the GPU through",
         "a card that is fitted and not listed: check seating, power and the slot in the firmware",
@@ -443,8 +461,11 @@ def no_gpu(evidence: Evidence) -> Match | None:
     lines = tuple(str(line) for line in evidence.lines if "lspci" in line.source)[:2]
     lines += evidence.grep("no such file", source="/proc/driver/nvidia")
     lines += evidence.grep("libcuda", source="dlopen")
+    vendor = _other_vendor(evidence)
+    other = f" (it lists a GPU of {vendor})" if vendor else ""
     # a libcuda that answers belongs to a driver that is, or was, somewhere
-    return Match(lines, LIKELY if evidence.libcuda.init is not None else CERTAIN)
+    certainty = LIKELY if evidence.libcuda.init is not None else CERTAIN
+    return Match(lines, certainty, {"other": other})
 
 
 RULES: tuple[Rule, ...] = (

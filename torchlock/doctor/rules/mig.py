@@ -39,7 +39,9 @@ def _enabled(evidence: Evidence) -> bool:
 )
 def no_instances(evidence: Evidence) -> Match | None:
     """MIG on, nothing in it."""
-    if not _enabled(evidence) or _instances(evidence) or not facts.cuda_is_off(evidence):
+    if not _enabled(evidence) or _instances(evidence) or evidence.torch.available is True:
+        return None
+    if not facts.cuda_is_off(evidence) and not facts.says_no_gpu(evidence):
         return None
     listed = evidence.grep(
         r"No MIG devices found|No (GPU|MIG|compute) instances? found|No MIG-enabled"

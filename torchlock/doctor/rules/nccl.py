@@ -147,8 +147,8 @@ def duplicate(evidence: Evidence) -> Match | None:
 def _interface_fix(evidence: Evidence) -> tuple[str, ...]:
     return (
         "ip -br addr    # the interface with the address the other nodes reach",
-        "export NCCL_SOCKET_IFNAME=<interface> GLOO_SOCKET_IFNAME=<interface>    # "
-        "on every node; ^docker0,lo excludes; unset a wrong one",
+        "export NCCL_SOCKET_IFNAME=<name> GLOO_SOCKET_IFNAME=<name>    # that interface, on every "
+        "node; ^docker,br-,virbr,lo excludes; unset a wrong one",
     )
 
 

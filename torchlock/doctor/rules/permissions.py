@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from torchlock.doctor import fixes
 from torchlock.doctor.evidence import Evidence
 from torchlock.doctor.findings import CERTAIN, LIKELY, Match, Rule, rule
 from torchlock.doctor.rules import facts
@@ -20,12 +23,26 @@ def _group(evidence: Evidence) -> str:
     )
 
 
+def _root_only(evidence: Evidence) -> list[str]:
+    """The nodes that no group may open, where those are the ones refused."""
+    nodes = evidence.nodes or {}
+    refused = {p: n for p, n in nodes.items() if n.opened == "EACCES"} or nodes
+    closed = [p for p, n in refused.items() if re.fullmatch(r"crw.-..-..", n.mode)]
+    return sorted(closed) if len(closed) == len(refused) else []
+
+
 def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
     group = _group(evidence) or "video"
     mode = (
         "or for everyone: options nvidia NVreg_DeviceFileMode=0666 in /etc/modprobe.d, "
         "then reload the modules"
     )
+    if closed := _root_only(evidence):
+        return (
+            f"{fixes.on_host(evidence)}sudo chmod 0666 {' '.join(closed)}    # until the next boot",
+            "lasting: options nvidia NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and no udev "
+            "rule or umask that says otherwise: grep -rn nvidia /etc/udev/rules.d",
+        )
     if evidence.container.engine == "podman":
         return (
             f"sudo usermod -aG {group} $USER, log in again, and podman run "
@@ -44,8 +61,7 @@ def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
 @rule(
     "device-node-permissions",
     KIND,
-    cause="The device nodes admit only root and the group <group>, of which this user is "
-    "not a member.",
+    cause="The device nodes admit only <those>, and this user is not among them.",
     shows="open() of the nodes = EACCES; mode 0660 or 0600; `Insufficient Permissions`; "
     "it works with sudo.",
     fix=_membership_fix,
@@ -56,8 +72,9 @@ def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
     ),
     follows=("selinux-denied",),
 )
-def group(evidence: Evidence) -> Match | None:
+def refused_by_mode(evidence: Evidence) -> Match | None:
     """EACCES on the nodes."""
+    group = _group(evidence) or "of the nodes"
     refused = facts.opened_with(evidence, "EACCES")
     nodes = evidence.nodes or {}
     caps_only = bool(refused) and all("nvidia-cap" in line for line in refused)
@@ -88,7 +105,7 @@ def group(evidence: Evidence) -> Match | None:
     return Match(
         lines,
         CERTAIN if refused or (told and closed) else LIKELY,
-        {"group": _group(evidence) or "of the nodes"},
+        {"those": "root" if _root_only(evidence) else f"root and the group {group}"},
     )
 
 
@@ -193,4 +210,4 @@ def caps(evidence: Evidence) -> Match | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (sandbox, group, caps, not_created)
+RULES: tuple[Rule, ...] = (sandbox, refused_by_mode, caps, not_created)
