@@ -10,7 +10,7 @@ from torchlock.doctor.probes.machine import NOT_FOUND, Machine, Run
 _QUERY = "--query-gpu=index,name,uuid,compute_cap,mig.mode.current,compute_mode"
 _LOG = re.compile(
     r"NVRM|nvidia|Xid|nouveau|nova|PM: (suspend|hibernation)|signature|lockdown"
-    r"|oom-kill|BAR \d|avc:",
+    r"|oom-kill|BAR \d|avc:|apparmor=|gVisor",
     re.I,
 )
 _LOG_LINES = 200

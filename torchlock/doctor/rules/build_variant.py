@@ -395,6 +395,27 @@ conda_virtual = message_rule(
     apart=("cpu-build-conda: the solve succeeded with a CPU build",),
 )
 
+damaged = message_rule(
+    "installed-file-damaged",
+    KIND,
+    r"(?!lib(cuda|nvidia-ml)\.)\b(?P<file>[\w+.-]+\.so[\w.]*)'?:? (file too short|invalid ELF "
+    r"header|ELF load command past end)|BadZipFile|Bad CRC-32 for|zlib\.error|bad magic number in"
+    r"|incomplete (download|wheel)",
+    cause="A file of the installation is cut short or damaged (an interrupted download or copy, a "
+    "full disk, a quota).",
+    fix=(
+        "df -h . ~/.cache /tmp; quota -s    # room for it? the wheels need 8 GB while installing",
+        "pip cache purge    # uv: uv cache clean",
+        "python -m pip install --force-reinstall --no-cache-dir torch==2.7.1    # or the lock "
+        "anew: it names each wheel's sha256",
+    ),
+    apart=(
+        "libcuda-empty-file: the driver's library in an image",
+        "wheel-hash-mismatch: the installer refused the file",
+    ),
+    follows=("libcuda-empty-file", "disk-full"),
+)
+
 wrong_bytes = message_rule(
     "wheel-hash-mismatch",
     KIND,
@@ -423,5 +444,6 @@ RULES: tuple[Rule, ...] = (
     not_there,
     no_wheel,
     conda_virtual,
+    damaged,
     wrong_bytes,
 )

@@ -402,7 +402,7 @@ program_fault = message_rule(
     certainty=LIKELY,
     needs_fault=True,
     apart=("uncorrectable-ecc: the kernel log has an ECC Xid",),
-    follows=("uncorrectable-ecc", "xid79-fell-off-bus", "wheel-arch", "abi"),
+    follows=("uncorrectable-ecc", "xid79-fell-off-bus", "gpu-reports-fault", "wheel-arch", "abi"),
 )
 
 RULES: tuple[Rule, ...] = (

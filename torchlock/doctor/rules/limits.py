@@ -116,7 +116,9 @@ def killed(evidence: Evidence) -> Match | None:
         return None
     if not evidence.error and not signal:
         return None
-    if not signal and not re.search(r"kill|memory|oom|137", evidence.error, re.I):
+    if not signal and not re.search(
+        r"kill|memory|oom|137|exited unexpectedly", evidence.error, re.I
+    ):
         return None
     what = (
         "Slurm job"

@@ -86,6 +86,9 @@ def refused_by_mode(evidence: Evidence) -> Match | None:
     told = evidence.grep(r"Insufficient Permissions|/dev/nvidia\S*.*Permission denied")
     if caps_only or evidence.torch.available is True or evidence.libcuda.init == 0:
         return None
+    # a node that admits everybody by its mode is refused by something else
+    if refused and not closed and all("rw-rw-rw-" in line for line in refused):
+        return None
     if (
         not refused
         and not told

@@ -309,7 +309,7 @@ def order(evidence: Evidence) -> Match | None:
     names = {gpu.name for gpu in evidence.gpus if len(gpu.name) > 3}
     told = evidence.grep(
         r"wrong (gpu|card|device)|other (gpu|card)|not the (gpu|card)|order"
-        r"|instead of|different (gpu|card)",
+        r"|instead of|different (gpu|card)|although nvidia-smi|nvidia-smi (shows|lists|says)",
         source="observed|error|symptom",
     )
     picked = evidence.grep(r"get_device_name|cuda:\d")
