@@ -23,11 +23,13 @@ Probe = Callable[[Machine], dict[str, Any]]
 FIRST: tuple[Probe, ...] = (
     children.torch_native,
     children.libcuda,
+    children.nvml,
     programs.smi,
     programs.smi_query,
     programs.smi_wsl,
     system.context,
     system.files,
+    system.cgroups,
     system.secure_boot,
     system.pci,
     system.nodes,

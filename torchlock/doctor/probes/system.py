@@ -20,9 +20,6 @@ _FILES = (
     "/proc/cmdline",
     "/proc/version",
     "/sys/module/nvidia/version",
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory.events",
-    "/sys/fs/cgroup/pids.max",
     "/etc/os-release",
     "/etc/ld.so.preload",
     "/etc/nv_tegra_release",
@@ -47,6 +44,7 @@ _NAMES = (
     "USER",
     "LOGNAME",
 )
+_NO_LIMIT = 2**62  # what version 1 says where no limit is set: the largest page-aligned number
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|JWT|CREDENTIAL", re.I)
 _LIBCUDA_PLACES = (
     "/usr/lib/x86_64-linux-gnu",
@@ -92,6 +90,41 @@ def files(machine: Machine) -> dict[str, Any]:
         if names is not None:
             found[f"ls {directory}"] = "\n".join(names)
     return {"files": found}
+
+
+def cgroups(machine: Machine) -> dict[str, Any]:
+    """The limits of this process's control groups and their parents, version 2 and 1.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+    """
+    found: dict[str, str] = {}
+    for line in (machine.text("/proc/self/cgroup") or "0::/").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version_1 = {"memory", "pids"} & set(controllers.split(","))
+        for name in version_1 or ({""} if not controllers else set()):
+            steps = [step for step in path.split("/") if step not in ("", "..")]
+            for depth in range(len(steps) + 1):
+                directory = "/".join(["/sys/fs/cgroup", *filter(None, [name]), *steps[:depth]])
+                found |= _limits_of(machine, directory)
+    return {"files": found}
+
+
+def _limits_of(machine: Machine, directory: str) -> dict[str, str]:
+    """The limits set in one control group, and what they led to; none are left out."""
+    found = {}
+    for limit, events in (
+        ("memory.max", "memory.events"),
+        ("memory.limit_in_bytes", "memory.oom_control"),
+        ("pids.max", ""),
+    ):
+        text = (machine.text(f"{directory}/{limit}") or "").strip()
+        if text.isdecimal() and int(text[:20]) < _NO_LIMIT:
+            found[f"{directory}/{limit}"] = text
+            counted = machine.text(f"{directory}/{events}") if events else None
+            if counted:
+                found[f"{directory}/{events}"] = counted
+    return found
 
 
 def secure_boot(machine: Machine) -> dict[str, Any]:

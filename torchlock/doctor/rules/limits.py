@@ -94,7 +94,8 @@ def files(evidence: Evidence) -> Match | None:
         "--memory; Kubernetes resources.limits.memory",
         "or need less: fewer DataLoader workers, a smaller prefetch_factor and "
         "batches; stream instead of loading the data set whole",
-        "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max",
+        "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max    # version 1: "
+        "memory/memory.oom_control, memory/memory.limit_in_bytes",
     ),
     apart=(
         "dataloader-shm-too-small: signal Bus error",

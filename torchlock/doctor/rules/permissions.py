@@ -67,6 +67,7 @@ def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
     fix=_membership_fix,
     apart=(
         "cgroup-lost, service-sandbox: EPERM, which no group membership cures",
+        "device-node-refused-by-policy: EACCES although the mode admits everybody",
         "uvm-module-not-loaded: the node does not exist (ENOENT)",
         "mig-caps-permissions: only the MIG capability nodes are refused",
     ),
@@ -86,8 +87,7 @@ def refused_by_mode(evidence: Evidence) -> Match | None:
     told = evidence.grep(r"Insufficient Permissions|/dev/nvidia\S*.*Permission denied")
     if caps_only or evidence.torch.available is True or evidence.libcuda.init == 0:
         return None
-    # a node that admits everybody by its mode is refused by something else
-    if refused and not closed and all("rw-rw-rw-" in line for line in refused):
+    if _refused_against_mode(evidence):
         return None
     if (
         not refused
@@ -110,6 +110,36 @@ def refused_by_mode(evidence: Evidence) -> Match | None:
         CERTAIN if refused or (told and closed) else LIKELY,
         {"those": "root" if _root_only(evidence) else f"root and the group {group}"},
     )
+
+
+@rule(
+    "device-node-refused-by-policy",
+    KIND,
+    cause="A security policy (SELinux, AppArmor, or the rights of a directory above) refuses the "
+    "device nodes, whose own mode admits everybody.",
+    shows="open() of the nodes = EACCES with mode 0666.",
+    fix=(
+        "sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|avc'    # who refuses",
+        "namei -l /dev/nvidiactl; cat /proc/self/attr/current",
+        "container, to prove it: --security-opt label=disable --security-opt apparmor=unconfined",
+    ),
+    apart=(
+        "selinux-denied, apparmor-denied: the log names the policy",
+        "device-node-permissions: the mode itself",
+    ),
+    follows=("selinux-denied", "apparmor-denied", "seccomp-blocks-driver"),
+)
+def policy(evidence: Evidence) -> Match | None:
+    """EACCES against the mode."""
+    refused = _refused_against_mode(evidence)
+    if not refused or evidence.torch.available is True or evidence.libcuda.init == 0:
+        return None
+    return Match(refused, LIKELY)
+
+
+def _refused_against_mode(evidence: Evidence) -> tuple[str, ...]:
+    lines = tuple(x for x in facts.opened_with(evidence, "EACCES") if "nvidia-cap" not in x)
+    return lines if all("rw-rw-rw-" in line for line in lines) else ()
 
 
 @rule(
@@ -213,4 +243,4 @@ def caps(evidence: Evidence) -> Match | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (sandbox, refused_by_mode, caps, not_created)
+RULES: tuple[Rule, ...] = (sandbox, refused_by_mode, policy, caps, not_created)
