@@ -26,6 +26,7 @@ FIRST: tuple[Probe, ...] = (
     children.nvml,
     programs.smi,
     programs.smi_query,
+    programs.smi_list,
     programs.smi_wsl,
     system.context,
     system.files,

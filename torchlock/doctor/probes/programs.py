@@ -27,12 +27,17 @@ def smi(machine: Machine) -> dict[str, Any]:
 
 def smi_query(machine: Machine) -> dict[str, Any]:
     """Names, UUIDs, compute capabilities, MIG and compute modes."""
-    found = {}
-    for argv in (["nvidia-smi", _QUERY, "--format=csv,noheader"], ["nvidia-smi", "-L"]):
-        run = machine.run(argv, seconds=15)
-        if run.rc == 0:
-            found[" ".join(argv)] = _said(run)
-    return {"cmd": found}
+    return _if_it_works(machine, "nvidia-smi", _QUERY, "--format=csv,noheader")
+
+
+def smi_list(machine: Machine) -> dict[str, Any]:
+    """The GPUs and their MIG instances."""
+    return _if_it_works(machine, "nvidia-smi", "-L")
+
+
+def _if_it_works(machine: Machine, *argv: str) -> dict[str, Any]:
+    run = machine.run(argv, seconds=15)
+    return {"cmd": {" ".join(argv): _said(run)}} if run.rc == 0 else {}
 
 
 def smi_wsl(machine: Machine) -> dict[str, Any]:
