@@ -138,6 +138,16 @@ def test_what_only_looks_like_a_failure_gives_no_finding(evidence):
     assert judge(loose.read(evidence)).findings == ()
 
 
+def test_every_rule_is_told_apart_from_rules_that_exist():
+    codes, kinds = {rule.code for rule in RULES}, {rule.kind for rule in RULES}
+    assert [rule.code for rule in RULES if not rule.apart] == []
+    named = {
+        name for rule in RULES for each in rule.apart for name in each.partition(":")[0].split(", ")
+    }
+    assert named <= codes
+    assert {name for rule in RULES for name in rule.follows} <= codes | kinds
+
+
 def test_every_kind_has_two_neighbours():
     kinds = {case["kind"] for case in CASES}
     assert [k for k in kinds if sum(n[0] == k for n in NEIGHBOURS) < 2] == []

@@ -12,7 +12,7 @@ import pytest
 
 from torchlock.doctor import loose, report
 from torchlock.doctor.diagnosis import HEALTHY, UNDETERMINED, judge
-from torchlock.doctor.probes import children, gather, merge, run_all, system
+from torchlock.doctor.probes import children, gather, merge, programs, run_all, system
 from torchlock.doctor.probes.machine import Machine
 
 VERSION = (
@@ -363,6 +363,54 @@ def test_memory_limits_of_both_cgroup_versions_are_read(tree):
         "/sys/fs/cgroup/system.slice/job.scope/memory.max": "1073741824",
         "/sys/fs/cgroup/system.slice/job.scope/memory.events": "oom_kill 2\n",
     }
+
+
+def test_a_gpu_of_another_vendor_is_named(tree):
+    for name, text in (("vendor", "0x1002"), ("device", "0x744c"), ("class", "0x030000")):
+        tree.file(f"sys/bus/pci/devices/0000:03:00.0/{name}", text + "\n")
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
+    first = judge(gather(tree.machine())).findings[0]
+    assert first.code == "no-nvidia-gpu"
+    assert "AMD" in first.cause
+    assert "rocm" in first.fix[0]
+
+
+DETAILS = """#!/bin/sh
+[ "$*" = "-q" ] || exit 1
+cat <<'END'
+GPU 00000000:17:00.0
+    Serial Number                         : 1650000000000
+    MIG Mode
+        Current                           : Disabled
+    Fabric
+        State                             : In Progress
+        Status                            : N/A
+    ECC Mode
+        Current                           : Enabled
+END
+"""
+
+
+def test_of_nvidia_smi_q_only_what_tells_a_state_is_kept(tree):
+    tree.program("nvidia-smi", DETAILS)
+    tree.environ["PATH"] += ":/bin:/usr/bin"
+    said = programs.smi_details(tree.machine())["cmd"]["nvidia-smi -q (parts)"]
+    assert [line.split() for line in said.splitlines()] == [
+        ["MIG", "Mode"],
+        ["Current", ":", "Disabled"],
+        ["Fabric"],
+        ["State", ":", "In", "Progress"],
+        ["Status", ":", "N/A"],
+    ]
+
+
+def test_a_sound_machine_is_looked_at_in_full_where_somebody_else_judges(tree):
+    tree.driver()
+    tree.program("getenforce", "#!/bin/sh\necho Permissive\n")
+    assert not gather(tree.machine()).grep("Permissive")
+    whole = gather(tree.machine(), everything=True)
+    assert whole.grep("Permissive")
+    assert judge(whole).status == HEALTHY
 
 
 def test_secrets_in_the_environment_are_not_gathered(tree):

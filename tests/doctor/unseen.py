@@ -430,6 +430,12 @@ UNSEEN: tuple[tuple[str, str, dict[str, object], str], ...] = (
      {"context":on("Ubuntu 22.04","docker",files_present=["/.dockerenv"],),"cmd":{"dmesg":"[    0.000000] Starting gVisor...","nvidia-smi":{"rc":255,"out":"Failed to initialize NVML: Unknown Error"}},"dev":NODES,"dlopen":FOUND,"cuInit":999,"torch":torch(False,warning=UNKNOWN)},
      "gvisor-without-nvproxy"),
     # --- neighbours of what these taught
+    ("gpu-driver-support", "nvidia-smi -q says Enabled of another mode than MIG",
+     {"context": on("Debian 12"), "cmd": {"nvidia-smi -q": "    MIG Mode\n        Current : Disabled\n        Pending : Disabled\n    ECC Mode\n        Current : Enabled", "dmesg": "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x26:0xffff:1482)"}, "files": kernel("550.127.05"), "dev": NODES, "dlopen": FOUND, "cuInit": 100, "torch": torch(False, error=NO_GPUS)},
+     "gpu-init-failed"),
+    ("mig", "MIG is on by nvidia-smi -q alone, and nothing is in it",
+     {"context": on("Debian 12"), "cmd": {"nvidia-smi -q": "    MIG Mode\n        Current : Enabled\n        Pending : Enabled\n    MIG Devices : None"}, "files": kernel("550.127.05"), "dev": NODES, "dlopen": FOUND, "cuInit": 100, "torch": torch(False, error=NO_GPUS)},
+     "mig-enabled-without-instances"),
     ("gpu-state", "a vGPU with its licence is busy all the same",
      {"context": on("Ubuntu 22.04 VMware guest"), "cmd": {"nvidia-smi": smi("550.127.05", "12.4", "GRID A100D-20C", 20480), "nvidia-smi -q | grep -i license": "License Status : Licensed (Expiry: 2027-1-1 0:0:0 GMT)"}, "torch": torch(True), "error": "RuntimeError: CUDA error: all CUDA-capable devices are busy or unavailable"},
      "gpu-busy"),

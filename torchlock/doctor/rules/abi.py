@@ -372,6 +372,7 @@ illegal = message_rule(
         "compiled with -march=native elsewhere: rebuild it here",
     ),
     certainty=LIKELY,
+    apart=("torch-crashes: the CPU has the instructions",),
 )
 
 other_python = message_rule(
@@ -386,6 +387,7 @@ other_python = message_rule(
         "<package>    # with the Python that runs; unset PYTHONPATH",
     ),
     certainty=LIKELY,
+    apart=("extension-built-for-other-torch: the Python is right, torch's symbols are missing",),
     follows=("no-wheel-for-this-python",),
 )
 
@@ -395,6 +397,7 @@ mkl = message_rule(
     r"undefined symbol: iJIT_NotifyEvent|libmkl_\w+\.so\S*: undefined symbol",
     cause="conda's MKL is newer than the one this torch was linked with, and lacks a symbol.",
     fix=("conda install 'mkl<2024.1'    # or use torch's own wheel, which brings its MKL",),
+    apart=("system-library-missing: the library is absent, not too new",),
 )
 
 openmp = message_rule(
@@ -406,6 +409,7 @@ openmp = message_rule(
         "take torch, numpy and scipy from one source (all wheels, or all conda)",
         "to prove it only (results may be wrong): export KMP_DUPLICATE_LIB_OK=TRUE",
     ),
+    apart=("process-limit: no thread can be started",),
 )
 
 

@@ -263,6 +263,10 @@ def jetson(evidence: Evidence) -> Match | None:
         "left), rm -rf <site-packages>/~orch* <site-packages>/torch*, install again",
         "conda: use either the conda package or the wheel, not both",
     ),
+    apart=(
+        "other-environment: two whole installations",
+        "installed-file-damaged: one file is cut short",
+    ),
     follows=("user-site-shadows-environment", "local-module-shadows-torch"),
 )
 def broken(evidence: Evidence) -> Match | None:
@@ -314,6 +318,10 @@ not_there = message_rule(
         "a local version such as +cu126 is only on the PyTorch wheel index: "
         "--index-url <PyTorch wheel index>/cu126; python -m pip install --upgrade "
         "pip",
+    ),
+    apart=(
+        "wrong-package-name: the name is pytorch",
+        "wheel-hash-mismatch: there is a wheel, and another one than the lock's",
     ),
 )
 def no_wheel(evidence: Evidence) -> Match | None:
@@ -427,6 +435,7 @@ wrong_bytes = message_rule(
         "take the wheel from the index the lock was made with; seven nvidia packages have two "
         "different wheels for one version",
     ),
+    apart=("installed-file-damaged: it was installed and is damaged",),
 )
 
 RULES: tuple[Rule, ...] = (

@@ -127,6 +127,10 @@ compat_error_only = message_rule(
         "a path with compat: take it out of LD_LIBRARY_PATH; else: sudo reboot",
     ),
     certainty=POSSIBLE,
+    apart=(
+        "compat-shadows-driver: the path of libcuda is known",
+        "driver-library-mismatch: the versions are known",
+    ),
     follows=(KIND, "driver-library-mismatch"),
 )
 

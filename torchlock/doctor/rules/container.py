@@ -577,6 +577,10 @@ def selinux(evidence: Evidence) -> Match | None:
         "Incus/LXD: lxc config device add <container> gpu gpu; nvidia.runtime=true",
         "the same driver version in the container, without its kernel module (--no-kernel-module)",
     ),
+    apart=(
+        "cgroup-lost: it worked before",
+        "no-gpus-flag: another engine",
+    ),
     follows=("driver-library-mismatch",),
 )
 def lxc(evidence: Evidence) -> Match | None:
@@ -637,6 +641,7 @@ def seccomp(evidence: Evidence) -> Match | None:
         "grep -E 'nvidia|EPERM|EACCES|ENOMEM' | tail",
         "sudo nvidia-modprobe -u -c=0; ulimit -v; grep Seccomp: /proc/self/status",
     ),
+    apart=("seccomp-blocks-driver: in a container with a seccomp filter",),
     follows=(
         "seccomp-blocks-driver",
         "permissions",
@@ -779,6 +784,7 @@ wrong_class = message_rule(
         "file -L <path of libcuda.so.1>; uname -m",
         "take its directory out of LD_LIBRARY_PATH; install the 64-bit driver libraries",
     ),
+    apart=("installed-file-damaged, libcuda-empty-file: the right kind of file, cut short",),
 )
 
 
@@ -852,6 +858,7 @@ cgroup_mode = message_rule(
         "or: sudo nvidia-ctk config --set nvidia-container-runtime.mode=auto --in-place; "
         + fixes.restart_engine(evidence),
     ),
+    apart=("toolkit-not-configured: the engine does not know the toolkit",),
 )
 
 toolkit_rpc = message_rule(
@@ -866,6 +873,7 @@ toolkit_rpc = message_rule(
         "after a driver upgrade: sudo reboot",
     ),
     certainty=LIKELY,
+    apart=("driver-libraries-not-on-host: the driver is found, its libraries are not",),
     follows=("driver-version", "host-kernel-module"),
 )
 

@@ -204,6 +204,7 @@ def host_managed(evidence: Evidence) -> Match | None:
         "/dev/nvidia-caps-imex-channels/channel0 in the container",
         "to do without: export NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0",
     ),
+    apart=("fabricmanager-not-running: the links within one node",),
 )
 def imex(evidence: Evidence) -> Match | None:
     """IMEX needed and missing."""
@@ -227,6 +228,7 @@ def imex(evidence: Evidence) -> Match | None:
         "sudo systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0 | grep "
         "-A2 Fabric    # to have it back",
     ),
+    apart=("fabricmanager-not-running: CUDA itself fails (802)",),
     follows=("fabricmanager-not-running", "fabricmanager-version-mismatch", "imex-not-ready"),
 )
 def nvls(evidence: Evidence) -> Match | None:

@@ -225,6 +225,7 @@ def bar(evidence: Evidence) -> Match | None:
         "ls /lib/firmware/nvidia/<driver version>/    # gsp_tu10x.bin, gsp_ga10x.bin",
         fixes.initramfs(evidence) + "; sudo reboot",
     ),
+    apart=("gsp-timeout: the firmware was loaded and stopped answering",),
 )
 def firmware(evidence: Evidence) -> Match | None:
     """No GSP firmware for this driver."""
@@ -347,6 +348,7 @@ iommu = message_rule(
         "power-cycle; check power cables; try the other module flavour (open or proprietary) "
         "and a newer driver",
     ),
+    apart=("bios-bar-too-small, gsp-firmware-missing, gpu-newer-than-driver: the log says why",),
     follows=(KIND, "gpu-state", "fabric-and-cc", "driver-version"),
 )
 def init_failed(evidence: Evidence) -> Match | None:

@@ -159,6 +159,10 @@ def ecc(evidence: Evidence) -> Match | None:
         "sudo nvidia-smi --gpu-reset -i <index>",
         "or sudo reboot",
     ),
+    apart=(
+        "xid79-fell-off-bus: a reset does not reach it",
+        "gsp-timeout, uncorrectable-ecc: the kernel log says what stopped it",
+    ),
     follows=(KIND,),
 )
 def needs_reset(evidence: Evidence) -> Match | None:
@@ -279,6 +283,11 @@ def mps(evidence: Evidence) -> Match | None:
         "nvidia-smi -q -d COMPUTE,PERFORMANCE; sudo fuser -v /dev/nvidia*    # who holds it",
         "end stale processes, then sudo nvidia-smi --gpu-reset -i <index>, or sudo reboot",
     ),
+    apart=(
+        "compute-mode-exclusive: the compute mode admits one process",
+        "vgpu-unlicensed: a vGPU without a licence",
+        "mps-unreachable: codes 805 to 809",
+    ),
     follows=(KIND, "mig", "fabric-and-cc", "permissions", "vgpu-unlicensed"),
 )
 def busy(evidence: Evidence) -> Match | None:
@@ -362,6 +371,7 @@ nvswitch = message_rule(
         "if it recurs: hardware service",
     ),
     certainty=LIKELY,
+    apart=("fabricmanager-not-running: the switches are sound and not set up",),
 )
 
 watchdog = message_rule(
@@ -374,6 +384,7 @@ watchdog = message_rule(
         "multi-user.target)",
         'or Option "Interactive" "0" in the Device section of xorg.conf; smaller batches',
     ),
+    apart=("cuinit-hangs: nothing ends it",),
 )
 
 power = message_rule(

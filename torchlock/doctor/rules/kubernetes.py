@@ -233,6 +233,7 @@ operator_wait = message_rule(
         "nouveau loaded on the node: blacklist it and reboot",
     ),
     certainty=LIKELY,
+    apart=("device-plugin-missing: there is no operator, or it is ready",),
     follows=("host-kernel-module",),
 )
 

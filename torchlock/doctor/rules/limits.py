@@ -220,6 +220,7 @@ pinned = message_rule(
         "DataLoader(pin_memory=False), or fewer prefetched batches",
     ),
     certainty=LIKELY,
+    apart=("gpu-out-of-memory: memory of the GPU",),
     follows=("gpu-state",),
 )
 
@@ -232,6 +233,7 @@ address_space = message_rule(
     "more than the memory of all GPUs.",
     fix=("ulimit -v unlimited    # Slurm: VSizeFactor=0; PBS: no vmem limit",),
     certainty=LIKELY,
+    apart=("host-memory-exhausted: memory itself, not its addresses",),
     follows=("memory-limit-killed",),
 )
 

@@ -69,6 +69,7 @@ unpicklable = message_rule(
         "handles inside the worker",
     ),
     certainty=LIKELY,
+    apart=("spawn-needs-main-guard: the program starts itself again",),
 )
 
 ipc = message_rule(
@@ -85,6 +86,7 @@ ipc = message_rule(
         "do not support CUDA IPC",
     ),
     certainty=LIKELY,
+    apart=("peer-access-unsupported: between GPUs, not processes",),
     follows=("seccomp-blocks-driver",),
 )
 
@@ -100,6 +102,7 @@ threads = message_rule(
         "threads; export TOKENIZERS_PARALLELISM=false",
     ),
     certainty=LIKELY,
+    apart=("cuda-in-forked-process: CUDA was used before the fork",),
     follows=("cuda-in-forked-process",),
 )
 
@@ -110,6 +113,7 @@ daemonic = message_rule(
     cause="A DataLoader with workers is used inside a multiprocessing.Pool worker, which may not "
     "start children.",
     fix=("DataLoader(num_workers=0) there, or concurrent.futures.ProcessPoolExecutor",),
+    apart=("spawn-needs-main-guard: a main process",),
 )
 
 RULES: tuple[Rule, ...] = (forked, main_guard, unpicklable, ipc, threads, daemonic)
