@@ -100,7 +100,11 @@ def lock(
     rootfs: bool = False,
     json: str | None = None,
 ) -> int:
-    """Make conda-lock.yml again from environment.yml; --check only says whether they agree."""
+    """Make conda-lock.yml again from environment.yml; --check only says whether they agree.
+
+    --nixpkgs REVISION moves the pin of flake.nix and flake.lock, --rootfs that of the image's
+    Debian packages; each leaves the rest as it is.
+    """
     repository = this_repository()
     if check:
         checks = check_lock(repository)
@@ -298,9 +302,9 @@ def compare(_: Context, first: str, second: str, also: list[str], json: str | No
 
 
 @verb
-def verify(_: Context, certificate: str, signers: str) -> int:
+def verify(_: Context, certificate: str, signers: str, json: str | None = None) -> int:
     """Check a certificate's signature against an allowed-signers file of OpenSSH."""
-    return validation.sign.main(["verify", certificate, "--signers", signers])
+    return validation.sign.main(["verify", certificate, "--signers", signers, *_options(json=json)])
 
 
 @verb
