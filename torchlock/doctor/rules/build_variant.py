@@ -306,6 +306,31 @@ not_there = message_rule(
 
 
 @rule(
+    "package-index-unreachable",
+    KIND,
+    cause="The package index is not reached: a proxy, a certificate the system does not trust, or "
+    "no network.",
+    shows="pip, uv or conda say CERTIFICATE_VERIFY_FAILED, ProxyError, NewConnectionError or "
+    "`Temporary failure in name resolution`.",
+    fix=(
+        "python -m pip config list; env | grep -i proxy    # the index and the proxy in use",
+        "a company's certificate: export PIP_CERT=<its CA bundle> SSL_CERT_FILE=<its CA bundle>",
+        "no network: carry a store of wheels there and install with --no-index --find-links",
+    ),
+    apart=("no-wheel-for-this-python: the index answers, and has none that fits",),
+)
+def index_unreachable(evidence: Evidence) -> Match | None:
+    """An installer without its index."""
+    broken = (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError|ProxyError|Tunnel connection failed|ConnectTimeout"
+        r"|NewConnectionError|name resolution|Could not fetch URL|CondaHTTPError"
+    )
+    lines = evidence.grep(broken, source=r"\b(pip3?|uv|conda|mamba)\b")
+    lines += evidence.grep(rf"({broken}).*/simple/|CondaHTTPError|Could not fetch URL \S+/simple/")
+    return Match(tuple(dict.fromkeys(lines))) if lines else None
+
+
+@rule(
     "no-wheel-for-this-python",
     KIND,
     cause="There is no torch wheel for this Python version or platform.",
@@ -323,6 +348,7 @@ not_there = message_rule(
         "wrong-package-name: the name is pytorch",
         "wheel-hash-mismatch: there is a wheel, and another one than the lock's",
     ),
+    follows=("package-index-unreachable", "musl"),
 )
 def no_wheel(evidence: Evidence) -> Match | None:
     """pip finds no wheel."""
@@ -359,9 +385,9 @@ def macos(evidence: Evidence) -> Match | None:
 @rule(
     "torch-in-other-python",
     KIND,
-    cause="torch is installed, in another Python than the one that runs: pip belongs to another "
-    "interpreter.",
-    shows="`No module named 'torch'` while `pip show` or `pip list` knows torch.",
+    cause="torch is installed, in another Python than the one that runs: pip or conda belongs to "
+    "another interpreter, or its environment is not active.",
+    shows="`No module named 'torch'` while `pip show`, `pip list` or `conda list` knows torch.",
     fix=(
         "which -a python pip; pip --version; python -c 'import sys; print(sys.executable)'",
         "python -m pip install torch==2.7.1    # python -m pip is the pip of that Python",
@@ -375,6 +401,7 @@ def other_python(evidence: Evidence) -> Match | None:
     missing = evidence.grep(r"No module named '?torch'?\s*$")
     known = evidence.grep(r"^(Version|Location): ", source=r"^pip3? show.*\btorch\b")
     known += evidence.grep(r"^torch\s+\d", source=r"^pip3? (list|freeze)")
+    known += evidence.grep(r"^(pytorch|torch)\s+\d", source=r"^(conda|mamba|micromamba) list")
     where = evidence.grep(
         r"\S", source=r"^(which|type|command -v)\b.*(pip|python)|^pip3? --version"
     )
@@ -451,6 +478,7 @@ RULES: tuple[Rule, ...] = (
     other_python,
     wrong_name,
     not_there,
+    index_unreachable,
     no_wheel,
     conda_virtual,
     damaged,

@@ -16,6 +16,11 @@ _FAULTS = {
     "69": "graphics engine class", "74": "NVLink", "109": "context switch timeout",
     "110": "security fault", "140": "unrecovered ECC", "143": "GPU initialisation",
 }  # fmt: skip
+# What cuBLAS and cuDNN say where the GPU has no memory for their workspace.
+_NO_ROOM_FOR_A_HANDLE = (
+    r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|(CUBLAS|CUDNN)_STATUS_NOT_INITIALIZED"
+)
 _UNKNOWN_ERROR = r"CUDA unknown error|cudaErrorUnknown|CUDA_ERROR_UNKNOWN|Error 999"
 
 
@@ -315,6 +320,7 @@ def memory_held(evidence: Evidence) -> Match | None:
     """Out of memory, because of others."""
     out = evidence.grep(
         r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Error 2:"
+        rf"|{_NO_ROOM_FOR_A_HANDLE}"
     )
     if not out and evidence.libcuda.init != 2:
         return None
@@ -333,7 +339,7 @@ out_of_memory = message_rule(
     "gpu-out-of-memory",
     KIND,
     r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
-    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED",
     cause="The program needs more GPU memory than there is.",
     fix=(
         "use smaller batches, activation checkpointing or torch.autocast",

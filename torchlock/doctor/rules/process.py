@@ -76,7 +76,8 @@ ipc = message_rule(
     "cuda-ipc-refused",
     KIND,
     r"cudaIpc\w+|pidfd_(open|getfd).*(fail|not permitted|error)"
-    r"|CUDA_ERROR_MAP_BUFFER_OBJECT_FAILED|invalid resource handle.*ipc",
+    r"|CUDA_ERROR_MAP_BUFFER_OBJECT_FAILED|invalid resource handle.*ipc"
+    r"|Producer process has been terminated before all shared CUDA",
     cause="CUDA tensors cannot be shared between these processes: separate IPC or PID "
     "namespaces, or the sender ended first.",
     fix=(

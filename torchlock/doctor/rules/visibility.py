@@ -68,11 +68,11 @@ def hides_all(evidence: Evidence) -> Match | None:
 @rule(
     "cvd-invalid",
     KIND,
-    cause="CUDA_VISIBLE_DEVICES=<value> is not a list of indices or UUIDs; CUDA ignores "
-    "everything from the "
-    "first entry it cannot parse (`<bad>`).",
-    shows="CUDA_VISIBLE_DEVICES holds a word such as `all`, quotes or brackets; "
-    "nvidia-smi works, cuInit 100.",
+    cause="CUDA_VISIBLE_DEVICES=<value> is not a list of different indices or UUIDs; CUDA ignores "
+    "everything from the first entry it cannot use (`<bad>`), and everything where one stands "
+    "twice.",
+    shows="CUDA_VISIBLE_DEVICES holds a word such as `all`, quotes or brackets, or an entry "
+    "twice; nvidia-smi works, cuInit 100.",
     fix=(
         "unset CUDA_VISIBLE_DEVICES    # or indices: export CUDA_VISIBLE_DEVICES=0,1",
         "`all`, `none` and `void` are values of NVIDIA_VISIBLE_DEVICES (the "
@@ -89,11 +89,13 @@ def invalid(evidence: Evidence) -> Match | None:
     value = _value(evidence)
     if not value or value == "NoDevFiles" or not _hidden(evidence):
         return None
+    entries = _entries(value)
     bad = next(
         (
             e
-            for e in _entries(value)
-            if not re.fullmatch(r"-?\d+", e) and not parse.looks_like_uuid(e)
+            for number, e in enumerate(entries)
+            if e in entries[:number]
+            or (not re.fullmatch(r"-?\d+", e) and not parse.looks_like_uuid(e))
         ),
         None,
     )
