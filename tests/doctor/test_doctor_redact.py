@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unseen import UNSEEN
 
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import judge
@@ -199,9 +200,13 @@ def test_numbers_that_are_names_do_not_stay_unless_small():
     assert redacted("owner 1234567 rc 12", users=["1234567", "12"]) == "owner user-1 rc 12"
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_a_redacted_case_is_judged_the_same(case):
-    evidence = loose.read(case["evidence"])
+TOLD = [(case["id"], case["evidence"]) for case in CASES]
+TOLD += [(what, evidence) for _, what, evidence, _ in UNSEEN]
+
+
+@pytest.mark.parametrize("told", [pytest.param(told, id=what) for what, told in TOLD])
+def test_a_redacted_case_is_judged_the_same(told):
+    evidence = loose.read(told)
     before = [finding.code for finding in judge(evidence).findings]
     assert [
         finding.code for finding in judge(redact(evidence, ["h0st"], ["us3r"])).findings

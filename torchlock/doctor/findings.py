@@ -14,6 +14,7 @@ LIKELY = "likely"
 POSSIBLE = "possible"
 _ORDER = {CERTAIN: 0, LIKELY: 1, POSSIBLE: 2}
 _LINES_SHOWN = 8
+_OF_THE_GPU = r"cud|nccl|gpu|nvidia|driver|cublas|device|Aborted|dumped|killed"
 
 Fix = tuple[str, ...]
 
@@ -112,12 +113,13 @@ def message_rule(
 ) -> Rule:
     """A rule for a message that has one cause only; named groups fill its placeholders.
 
-    With `needs_fault` it holds only where CUDA does not work or a program failed: logs keep such
-    messages from days past.
+    With `needs_fault` it holds only where CUDA does not work or a program failed on the GPU: logs
+    keep such messages from days past.
     """
 
     def judge(evidence: Evidence) -> Match | None:
-        if needs_fault and evidence.torch.available is True and not evidence.error:
+        works = evidence.torch.available is True
+        if needs_fault and works and not re.search(_OF_THE_GPU, evidence.error, re.I):
             return None
         found = evidence.first(pattern)
         if not found:

@@ -541,17 +541,16 @@ def cgroup_lost(evidence: Evidence) -> Match | None:
 )
 def selinux(evidence: Evidence) -> Match | None:
     """An AVC denial for the GPU's nodes."""
-    if evidence.torch.available is True and not evidence.error:
+    if evidence.torch.available is True:
         return None
     avc = evidence.grep(r"avc:\s+denied.*(nvidia|xserver_misc_device|nvidiactl|dri)")
     enforcing = evidence.grep(r"^\s*Enforcing\s*$|SELinux status:\s*enabled|selinux.*enforcing")
     nodes = (line for line in facts.opened_with(evidence, "EACCES") if "nvidia-cap" not in line)
     refused = (*nodes, *evidence.grep("Insufficient Permissions"))
-    wide = all(
-        "rw" in node.mode[7:10]
-        for node in facts.gpu_nodes(evidence).values()
-        if len(node.mode) == 10
+    by_mode = [n for n in (evidence.nodes or {}).values() if n.opened == "EACCES"] or list(
+        facts.gpu_nodes(evidence).values()
     )
+    wide = all("rw" in node.mode[7:10] for node in by_mode if len(node.mode) == 10)
     if avc and refused and wide:
         return Match(avc + refused + enforcing)
     if avc:  # a denial in the log that nothing here was seen to suffer from
@@ -752,7 +751,7 @@ def stale_node(evidence: Evidence) -> Match | None:
 def apparmor(evidence: Evidence) -> Match | None:
     """An AppArmor denial for the GPU's nodes."""
     lines = evidence.grep(r'apparmor="DENIED".*nvidia')
-    if not lines or (evidence.torch.available is True and not evidence.error):
+    if not lines or evidence.torch.available is True:
         return None
     refused = facts.opened_with(evidence, "EACCES")
     felt = bool(refused) and all("rw-rw-rw-" in line for line in refused)
