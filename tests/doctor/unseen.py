@@ -1,7 +1,8 @@
-"""Failures written, with the cause expected, before the rules were read for them.
+"""Failures written down, with the cause expected, before they were tried on the rules.
 
 Each entry: (kind, cause in words, loose evidence, code of the right first finding); `other` is a
-failure of none of the kinds in cases.json. SOUND_TOO holds sound machines with suspicious details.
+failure of none of the kinds in cases.json. SOUND_TOO holds sound machines with suspicious details,
+and errors of programs that no machine is to blame for.
 """
 
 # ruff: noqa: E501 - messages stand as they are pasted
@@ -570,6 +571,111 @@ UNSEEN: tuple[tuple[str, str, dict[str, object], str], ...] = (
     ("gpu-state", "another user's process holds all memory",
      {"cmd":{"nvidia-smi":{"rc":0,"out":smi("550.90.07","12.4","NVIDIA A40",46068)["out"].replace("12MiB","45800MiB")+"\n|    0   N/A  N/A     99120      C   python3                         45780MiB |"}},"torch":torch(True),"error":"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB."},
      "gpu-memory-held"),
+    # --- driver-version
+    ("driver-version", "error only too old",
+     {"error": "/opt/env/lib/python3.11/site-packages/torch/cuda/__init__.py:174: UserWarning: CUDA initialization: The NVIDIA driver on your system is too old (found version 11080)."},
+     "driver-too-old"),
+    # --- compat-libs
+    ("compat-libs", "804 only",
+     {"error": "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 804: forward compatibility was attempted on non supported HW"},
+     "compat-on-unsupported-gpu"),
+    # --- wsl2
+    ("wsl2", "500 error docker desktop only",
+     {"error": "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 500: named symbol not found"},
+     "wsl-toolkit-too-old"),
+    ("wsl2", "Docker in WSL w/o toolkit",
+     {"context":on("Ubuntu 24.04 on WSL2","docker",uname="5.15.167.4-microsoft-standard-WSL2",files_present=["/.dockerenv"]),"cmd":{"nvidia-smi":{"rc":127,"out":"nvidia-smi: not found"}},"dev":{},"files":{"/proc/driver/nvidia/version":None},"dlopen":MISSING,"torch":torch(False,warning=NO_DRIVER)},
+     "no-gpus-flag"),
+    # --- host-limits
+    ("host-limits", "shm",
+     {"error": "RuntimeError: unable to open shared memory object </torch_881_1> in read-write mode: No space left on device (28)"},
+     "dataloader-shm-too-small"),
+    # --- container-access
+    ("container-access", "docker: could not select",
+     {"error": "docker: Error response from daemon: could not select device driver \"nvidia\" with capabilities: [[gpu]]."},
+     "toolkit-not-configured"),
+    ("container-access", "cdi docker",
+     {"error": "docker: Error response from daemon: CDI device injection failed: unresolvable CDI devices nvidia.com/gpu=0"},
+     "cdi-unresolved"),
+    ("container-access", "OCI runtime nvidia hook missing",
+     {"error": "failed to create task for container: failed to create shim task: OCI runtime create failed: unable to retrieve OCI runtime error (open /run/containerd/.../log.json: no such file): fork/exec /usr/bin/nvidia-container-runtime: no such file or directory: unknown"},
+     "toolkit-not-configured"),
+    ("container-access", "Docker in LXC (Proxmox) : nested, no cgroup",
+     {"context":on("Debian 12 LXC","docker",files_present=["/.dockerenv"]),"cmd":{"docker run --gpus all x":"nvidia-container-cli: mount error: failed to add device rules: unable to generate new device filter program from existing programs: load program: operation not permitted"}},
+     "rootless-device-cgroup"),
+    # --- kubernetes
+    ("kubernetes", "pod sandbox",
+     {"error": "Warning  FailedCreatePodSandBox  pod sandbox: RuntimeHandler \"nvidia\" not supported"},
+     "node-runtime-broken"),
+    # --- mig
+    ("mig", "mig assert",
+     {"error": "RuntimeError: device >= 0 && device < num_gpus INTERNAL ASSERT FAILED at \"../aten/src/ATen/cuda/CUDAContext.cpp\":50, please report a bug to PyTorch. device=1, num_gpus="},
+     "invalid-device-ordinal"),
+    # --- fabric-and-cc
+    ("fabric-and-cc", "802 only",
+     {"error": "Error 802: system not yet initialized"},
+     "fabricmanager-not-running"),
+    # --- gpu-state
+    ("gpu-state", "launch failure",
+     {"error": "torch.AcceleratorError: CUDA error: unspecified launch failure"},
+     "gpu-program-fault"),
+    ("gpu-state", "suspend on laptop",
+     {"context":on("Pop!_OS 22.04 laptop"),"cmd":{"nvidia-smi":smi("565.77","12.7","NVIDIA GeForce RTX 4060 Laptop GPU",8188),"journalctl -b | grep -i sleep":"systemd-sleep[9911]: System returned from sleep operation 'suspend'."},"dev":NODES,"files":kernel("565.77",True),"dlopen":FOUND,"cuInit":999,"torch":torch(False,warning=UNKNOWN)},
+     "uvm-broken-after-suspend"),
+    # --- abi
+    ("abi", "_C not found",
+     {"error": "ImportError: libtorch_cuda_cu.so: cannot open shared object file: No such file or directory"},
+     "extension-needs-other-torch-libraries"),
+    # --- other
+    ("other", "torch works on GPU 0, GPU 1 lost mid-run Xid 79",
+     {"cmd":{"nvidia-smi":{"rc":0,"out":smi("550.90.07","12.4","NVIDIA A40",46068,1)["out"]},"journalctl -k":"NVRM: GPU at PCI:0000:81:00: GPU-x\nNVRM: Xid (PCI:0000:81:00): 79, GPU has fallen off the bus."},"torch":torch(True,device_count=1),"error":"torch.AcceleratorError: CUDA error: invalid device ordinal"},
+     "xid79-fell-off-bus"),
+    ("other", "Vast.ai/RunPod: GPU node with driver mismatch in container 803",
+     {"context":on("Ubuntu 22.04","docker",files_present=["/.dockerenv"]),"cmd":{"nvidia-smi":{"rc":18,"out":"Failed to initialize NVML: Driver/library version mismatch\nNVML library version: 535.230"}},"files":kernel("550.127.05"),"dev":NODES,"dlopen":{"libcuda.so.1":{"ok":True,"path":"/usr/lib/x86_64-linux-gnu/libcuda.so.535.230.02"}},"cuInit":803,"torch":torch(False,warning=code(803,"system has unsupported display driver / cuda driver combination"))},
+     "driver-library-mismatch"),
+    # --- process-model
+    ("process-model", "dataloader fork lambda",
+     {"error": "AttributeError: Can't pickle local object 'main.<locals>.collate'"},
+     "spawn-cannot-pickle"),
+    # --- compile-stack
+    ("compile-stack", "ninja missing",
+     {"error": "RuntimeError: Ninja is required to load C++ extensions (pip install ninja to get it)"},
+     "ninja-missing"),
+    # --- build-variant
+    ("build-variant", "pixi: platform cpu",
+     {"cmd":{"pixi list":"pytorch 2.7.1 cpu_mkl_py312_h6a7998d_101 conda"},"torch":torch(False,"2.7.1",None)},
+     "cpu-build-conda"),
+    # --- library-shadowing
+    ("library-shadowing", "libcupti 12 missing",
+     {"error": "ImportError: libcupti.so.12: cannot open shared object file: No such file or directory"},
+     "nvidia-wheel-files-removed"),
+    ("library-shadowing", "cudnn sublibrary mismatch",
+     {"error": "RuntimeError: cuDNN error: CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH"},
+     "cuda-library-shadowed"),
+    # --- gpu-driver-support
+    ("gpu-driver-support", "rm init",
+     {"error": "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x31:0x40:2654)"},
+     "gpu-init-failed"),
+    # --- nccl-ddp
+    ("nccl-ddp", "nccl remote process exited",
+     {"error": "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3384, remote process exited or there was a network error, NCCL version 2.26.2\nncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."},
+     "nccl-error-unexplained"),
+    # --- host-kernel-module
+    ("host-kernel-module", "Secure Boot without mokutil: kernel lockdown message",
+     {"context":on("openSUSE Tumbleweed"),"cmd":{"nvidia-smi":NO_COMM,"dmesg":"Lockdown: modprobe: unsigned module loading is restricted; see man kernel_lockdown.7","sudo modprobe nvidia":"modprobe: ERROR: could not insert 'nvidia': Operation not permitted"},"files":{"/proc/driver/nvidia/version":None},"torch":torch(False,warning=NO_DRIVER)},
+     "secure-boot-unsigned"),
+    # --- slurm
+    ("slurm", "cgroup-constrained: allocated gpu id 3 but job sets CVD=3 by hand",
+     {"context":on("Slurm node"),"env":{"SLURM_JOB_ID":"4","SLURM_JOB_GPUS":"3","CUDA_VISIBLE_DEVICES":"3"},"cmd":{"nvidia-smi -L":"GPU 0: NVIDIA A40 (UUID: GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee)"},"files":kernel("550.54.15"),"dev":NODES,"cuInit":100,"torch":torch(False,error=NO_GPUS)},
+     "cvd-out-of-range"),
+    # --- permissions
+    ("permissions", "root squash: systemd service PrivateDevices",
+     {"cmd":{"systemctl cat train.service":"[Service]\nUser=ml\nPrivateDevices=yes\nExecStart=/opt/env/bin/python train.py"},"dev":{},"files":kernel("535.216.01"),"dlopen":FOUND,"cuInit":100,"torch":torch(False,error=NO_GPUS)},
+     "service-sandbox"),
+    # --- visibility-env
+    ("visibility-env", "quotes in docker env file",
+     {"context":on("Debian 12","docker",files_present=["/.dockerenv"]),"env":{"CUDA_VISIBLE_DEVICES":"\"0\""},"cmd":{"nvidia-smi":smi("550.120","12.4","NVIDIA L4",23034)},"dev":NODES,"files":kernel("550.120"),"dlopen":FOUND,"cuInit":100,"torch":torch(False,error=NO_GPUS)},
+     "cvd-invalid"),
     # --- neighbours of what these taught
     ("library-shadowing", "the wheel has the right major version and its file is gone",
      {"pip": {"torch": "2.7.1", "nvidia-nccl-cu12": "2.21.5"}, "cmd": {"ls site-packages/nvidia/nccl/lib": "ls: cannot access: No such file or directory"}, "error": "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory"},
@@ -647,4 +753,9 @@ SOUND_TOO: tuple[tuple[str, dict[str, object]], ...] = (
     ("LD_LIBRARY_PATH compat 12.8 on T4 driver 550: loads OK (healthy!)", {**SOUND,"cmd":{"nvidia-smi":smi("550.90.07","12.8","Tesla T4",15360)},"files":kernel("550.90.07"),"env":{"LD_LIBRARY_PATH":"/usr/local/cuda/compat"},"dlopen":{"libcuda.so.1":{"ok":True,"path":"/usr/local/cuda/compat/libcuda.so.570.86.15"}}}),
     ("wrong CUDA_HOME etc irrelevant: healthy with nvcc mismatch but no build", {**SOUND,"cmd":{**SOUND["cmd"],"nvcc --version":"release 11.8"}}),
     ("nvidia-persistenced failing isn't the cause; healthy", {**SOUND,"cmd":{**SOUND["cmd"],"systemctl status nvidia-persistenced":"Active: failed (Result: exit-code)"}}),
+    ("torch 2.6 weights_only? other: unrelated error: pickle", {"error": "_pickle.UnpicklingError: Weights only load failed."}),
+    ("unrelated", {"error": "KeyError: 'input_ids'"}),
+    ("mat mul shapes", {"error": "RuntimeError: mat1 and mat2 shapes cannot be multiplied (4x768 and 512x10)"}),
+    ("device mismatch is program bug", {"error": "RuntimeError: Expected all tensors to be on the same device, but found at least two devices, cuda:0 and cpu!"}),
+    ("deserialize on cuda w/out cuda", {"error": "RuntimeError: Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu') to map your storages to the CPU."}),
 )

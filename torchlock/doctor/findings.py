@@ -135,6 +135,12 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"<(\w+)>", lambda m: values.get(m[1], m[0]), text)
 
 
+def _sentence(cause: str) -> str:
+    """A cause whose unknown parts read as words: `<extension> needs` is `The extension needs`."""
+    known = re.sub(r"<([a-z]+)>", r"the \1", cause)
+    return known[:1].upper() + known[1:] if known != cause else cause
+
+
 def found(rule: Rule, match: Match, evidence: Evidence, known: Mapping[str, str]) -> Finding:
     """The finding for a rule that holds."""
     fix = match.fix or rule.commands(evidence)
@@ -142,7 +148,7 @@ def found(rule: Rule, match: Match, evidence: Evidence, known: Mapping[str, str]
     return Finding(
         code=rule.code,
         kind=rule.kind,
-        cause=fill(rule.cause, values),
+        cause=_sentence(fill(rule.cause, values)),
         certainty=match.certainty,
         evidence=(match.lines or evidence.grep("", source="^cuInit$"))[:_LINES_SHOWN],
         fix=tuple(fill(step, values) for step in fix),

@@ -270,6 +270,8 @@ def too_late(evidence: Evidence) -> Match | None:
     ),
     apart=("slurm-task-sees-one-gpu: one GPU per Slurm task", "mig-one-instance-per-process: MIG"),
     follows=(
+        "xid79-fell-off-bus",
+        "gsp-timeout",
         "slurm",
         "mig",
         "cvd-out-of-range",
