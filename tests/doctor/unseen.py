@@ -677,6 +677,12 @@ UNSEEN: tuple[tuple[str, str, dict[str, object], str], ...] = (
      {"context":on("Debian 12","docker",files_present=["/.dockerenv"]),"env":{"CUDA_VISIBLE_DEVICES":"\"0\""},"cmd":{"nvidia-smi":smi("550.120","12.4","NVIDIA L4",23034)},"dev":NODES,"files":kernel("550.120"),"dlopen":FOUND,"cuInit":100,"torch":torch(False,error=NO_GPUS)},
      "cvd-invalid"),
     # --- neighbours of what these taught
+    ("host-kernel-module", "the driver's programs are there, Secure Boot is on, and nobody looked for a module",
+     {"context": on("Fedora 42"), "cmd": {"nvidia-smi": NO_COMM, "mokutil --sb-state": "SecureBoot enabled", "lspci": "01:00.0 VGA compatible controller: NVIDIA Corporation AD104 [GeForce RTX 4070] (rev a1)"}, "files": {"/proc/driver/nvidia/version": None}, "torch": torch(False, warning=NO_DRIVER)},
+     "secure-boot-unsigned"),
+    ("host-kernel-module", "the driver's programs are there, and nobody looked for a module",
+     {"context": on("Debian 13"), "cmd": {"nvidia-smi": NO_COMM, "lspci": "01:00.0 VGA compatible controller: NVIDIA Corporation AD104 [GeForce RTX 4070] (rev a1)"}, "files": {"/proc/driver/nvidia/version": None}, "torch": torch(False, warning=NO_DRIVER)},
+     "module-not-loaded"),
     ("library-shadowing", "the wheel has the right major version and its file is gone",
      {"pip": {"torch": "2.7.1", "nvidia-nccl-cu12": "2.21.5"}, "cmd": {"ls site-packages/nvidia/nccl/lib": "ls: cannot access: No such file or directory"}, "error": "ImportError: libnccl.so.2: cannot open shared object file: No such file or directory"},
      "nvidia-wheel-files-removed"),
