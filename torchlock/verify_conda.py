@@ -17,10 +17,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from typing import get_args
 
 from packaging.utils import canonicalize_name
 
-from torchlock.artifacts import sha256_of
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
 from torchlock.formats.conda import (
@@ -30,8 +30,10 @@ from torchlock.formats.conda import (
     is_entry_point_script,
     read_conda,
 )
+from torchlock.formats.wheel import Scheme
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.records import Records
+from torchlock.stamps import Reading
 from torchlock.tree import walk
 from torchlock.verify import Finding, Kind, Site
 
@@ -79,38 +81,63 @@ def is_conda_prefix(prefix: Path) -> bool:
     return (prefix / "conda-meta").is_dir()
 
 
+@dataclass(frozen=True)
+class Expectation:
+    """What locked conda packages, opened, must have in a prefix that goes by the names `roots`."""
+
+    roots: tuple[str, ...]
+    packages: tuple[tuple[Package, CondaPackage], ...]
+    files: Mapping[str, _Expected]
+
+
+def expect(
+    prefix: Path, packages: Sequence[tuple[Package, Path]], *, workers: int | None = None
+) -> Expectation:
+    """Unpack verified packages and return what they must have in `prefix`, made or not.
+
+    Raises `TorchlockError` when a package cannot be read.
+    """
+    opened = tuple((locked, read_conda(path)) for locked, path in packages)
+    # A prefix reached through a link may have been made under either of its names.
+    roots = tuple(sorted({str(prefix.absolute()), str(prefix.resolve())}))
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        trees = pool.map(lambda item: _expected(item[1], roots), opened)
+        return Expectation(roots, opened, _by_path(e for tree in trees for e in tree))
+
+
 def verify_conda(
     prefix: Path,
-    packages: Sequence[tuple[Package, Path]],
+    expectation: Expectation,
     records: Records,
     *,
+    reading: Reading | None = None,
+    present: Mapping[str, os.stat_result] | None = None,
     workers: int | None = None,
 ) -> CondaVerdict:
-    """Compare a prefix with the locked conda packages, given with their verified archives.
+    """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for. Raises `TorchlockError` when the prefix is no
-    conda prefix or a package cannot be read; everything else is a finding.
+    `records` say what the stack accounts for. Every file is read, unless a `reading` with
+    stamps was begun; `present` is what `walk` finds in the prefix, where the caller has it.
+    Raises `TorchlockError` when the prefix is no conda prefix; everything else is a finding.
     """
     if not is_conda_prefix(prefix):
         raise TorchlockError(
             f"{prefix} is no conda prefix: it has no conda-meta",
             hint=f"make one with: invoke env --foundation conda --prefix {prefix}",
         )
+    reading = reading or Reading()
     try:
-        present = dict(walk(prefix))
+        present = dict(walk(prefix)) if present is None else present
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
-    opened = [(locked, read_conda(path)) for locked, path in packages]
+    opened, roots, expected = expectation.packages, expectation.roots, expectation.files
     stack = _stack_paths(prefix, records)
     replaced = {
         package.name: paths
         for _, package in opened
         if (paths := _superseded(package, records.wheels.keys()))
     }
-    roots = sorted({str(prefix.absolute()), str(prefix.resolve())})
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        trees = pool.map(lambda item: _expected(item[1], roots), opened)
-        expected = _by_path(e for tree in trees for e in tree)
         left_over = [
             Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
                     "of the stack replaces")
@@ -122,7 +149,7 @@ def verify_conda(
             for path, e in expected.items()
             if path not in stack and path not in replaced.get(e.package, ())
         ]
-        checked = pool.map(lambda e: _check(prefix, roots, e, present), todo)
+        checked = pool.map(lambda e: _check(prefix, roots, e, present, reading), todo)
         findings = [found for found in checked if found]
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
@@ -140,11 +167,13 @@ def verify_conda(
 def _stack_paths(prefix: Path, records: Records) -> set[str]:
     """Return every path that the stack's wheels account for, relative to the prefix."""
     site = Site(prefix, prefix / SITE)
-    paths = set()
+    paths: set[str] = set()
     for wheel in records.wheels.values():
-        for file in wheel.files:
-            full = site.root(file.scheme, wheel.name) / file.path
-            paths.add(full.relative_to(prefix).as_posix())
+        roots = {
+            scheme: site.root(scheme, wheel.name).relative_to(prefix).as_posix()
+            for scheme in get_args(Scheme)
+        }
+        paths.update(f"{roots[f.scheme]}/{f.path}".removeprefix("./") for f in wheel.files)
         paths.update(f"bin/{name}" for name, _ in wheel.scripts)
     return paths
 
@@ -169,7 +198,6 @@ def _superseded(package: CondaPackage, wheels: Collection[str]) -> frozenset[str
 
 
 def _expected(package: CondaPackage, roots: Sequence[str]) -> list[_Expected]:
-    # A prefix reached through a link may have been made under either of its names.
     trees = [installed_files(package, root, SITE) for root in roots]
     found = [
         _Expected(
@@ -208,7 +236,11 @@ def _by_path(found: Iterable[_Expected]) -> dict[str, _Expected]:
 
 
 def _check(
-    prefix: Path, roots: Sequence[str], item: _Expected, present: Mapping[str, os.stat_result]
+    prefix: Path,
+    roots: Sequence[str],
+    item: _Expected,
+    present: Mapping[str, os.stat_result],
+    reading: Reading,
 ) -> Finding | None:
     status = present.get(item.file.path)
     fault: tuple[Kind, str] | None
@@ -216,14 +248,14 @@ def _check(
         fault = ("missing", "the file is not there")
     else:
         try:
-            fault = _fault(prefix / item.file.path, status, roots, item)
+            fault = _fault(prefix / item.file.path, status, roots, item, reading)
         except OSError as error:
             fault = ("unreadable", error.strerror or str(error))
     return Finding(fault[0], item.package, item.file.path, fault[1]) if fault else None
 
 
 def _fault(
-    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected
+    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected, reading: Reading
 ) -> tuple[Kind, str] | None:
     file = item.file
     if file.target is not None:
@@ -241,7 +273,7 @@ def _fault(
         if not any(is_entry_point_script(text, item.entry_point, p) for p in pythons):
             return "changed", f"it is not the script that runs {item.entry_point}"
     else:
-        actual = sha256_of(path)
+        actual = reading.sha256(path, status)
         if actual not in file.sha256:
             wanted = " or ".join(sorted(file.sha256))
             return "changed", f"sha256 {actual}, the package with this prefix has {wanted}"

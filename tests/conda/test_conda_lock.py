@@ -14,7 +14,7 @@ import pytest
 from tests.conda.conda_client import client_environment, write_client
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.lock import read_lock
-from torchlock.realize.foundation import fetch_foundation
+from torchlock.realize.foundation import expect_foundation, fetch_foundation
 from torchlock.verify import find_site, verify
 from torchlock.verify_conda import verify_conda
 
@@ -47,10 +47,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
 
 
 def judge(world, prefix: Path):
-    archives = [
-        (p.package, p.archive) for p in fetch_foundation(world.lock, "linux-64", world.store)
-    ]
-    conda = verify_conda(prefix, archives, world.records)
+    foundation = fetch_foundation(world.lock, "linux-64", world.store)
+    conda = verify_conda(prefix, expect_foundation(prefix, foundation), world.records)
     return conda, verify(find_site(prefix), world.records, explained=conda.explains)
 
 

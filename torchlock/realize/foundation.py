@@ -21,7 +21,8 @@ from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.marker import read_marker
 from torchlock.records import Records
-from torchlock.verify_conda import CondaVerdict, verify_conda
+from torchlock.stamps import Reading
+from torchlock.verify_conda import CondaVerdict, Expectation, expect, verify_conda
 
 Foundation = Literal["conda", "venv"]
 """What carries the stack: conda packages, or the host's own CPython."""
@@ -37,7 +38,12 @@ class LockedConda:
 
 
 def fetch_foundation(
-    lock: Lock, platform: str, store: Store, *, progress: Progress = silent
+    lock: Lock,
+    platform: str,
+    store: Store,
+    *,
+    progress: Progress = silent,
+    reading: Reading | None = None,
 ) -> list[LockedConda]:
     """Return the platform's conda packages, fetched, verified by sha256 and md5, and read.
 
@@ -46,7 +52,11 @@ def fetch_foundation(
     """
     packages = lock.conda_packages(platform)
     paths = fetch(
-        packages, store, mirrors=lambda missing: _mirrors_of(lock, missing), progress=progress
+        packages,
+        store,
+        mirrors=lambda missing: _mirrors_of(lock, missing),
+        progress=progress,
+        reading=reading,
     )
     for package, path in zip(packages, paths, strict=True):
         _check_md5(package, path)
@@ -62,7 +72,12 @@ def judge_foundation(
     fetched. Raises `TorchlockError` when they cannot be had: then it cannot be judged.
     """
     foundation = fetch_foundation(lock, platform, store)
-    return verify_conda(prefix, [(p.package, p.archive) for p in foundation], records)
+    return verify_conda(prefix, expect_foundation(prefix, foundation), records)
+
+
+def expect_foundation(prefix: Path, foundation: Sequence[LockedConda]) -> Expectation:
+    """Unpack the packages and return what they must have in `prefix`."""
+    return expect(prefix, [(p.package, p.archive) for p in foundation])
 
 
 def _mirrors_of(lock: Lock, missing: Sequence[Artifact]) -> Mirrors:

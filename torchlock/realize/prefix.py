@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,17 +24,27 @@ from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
-from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch_foundation
+from torchlock.realize.foundation import (
+    LockedConda,
+    check_prefix_length,
+    expect_foundation,
+    fetch_foundation,
+)
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
-from torchlock.realize.venv import REPAIRABLE, alone, check_space
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished, wheel_cache
+from torchlock.realize.venv import REPAIRABLE, alone, check_space, read_stamps
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.repository import this_repository
+from torchlock.stamps import Reading, Stamps
+from torchlock.tree import walk
 from torchlock.verify import Finding, Verdict, find_site, verify
-from torchlock.verify_conda import CondaVerdict, verify_conda
+from torchlock.verify_conda import SITE, CondaVerdict, Expectation, verify_conda
+
+CACHE = "conda"
+"""Where rattler unpacks packages, below the store."""
 
 
 @dataclass(frozen=True)
@@ -74,35 +85,44 @@ def make_prefix(
     prefix = prefix.absolute()
     wheels = lock.wheels(platform)
     goal = Marker(lock.digest, "conda", tuple(w.name for w in wheels), complete=True)
-    with alone(prefix, store):
+    with alone(prefix, store), ThreadPoolExecutor(2) as beside:
+        stamps = read_stamps(store)
         marker = read_marker(prefix)
         if marker and marker.foundation != "conda":
             raise TorchlockError(
                 f"{prefix} is a {marker.foundation} prefix, not a conda one",
                 hint="choose another place: invoke env --foundation conda --prefix DIR",
             )
-        foundation = fetch_foundation(lock, platform, store, progress=progress)
+        hashing = Reading(stamps)
+        foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
         scripts = tuple(
             f"{p.content.name}: {script}" for p in foundation for script in p.content.link_scripts
         )
-        work = _Work(prefix, platform, foundation, wheels, records, store, link_scripts, say)
+        expecting = beside.submit(expect_foundation, prefix, foundation)
+        work = _Work(
+            prefix, platform, foundation, expecting, wheels, records, store, stamps,
+            link_scripts, say,
+        )  # fmt: skip
         if marker == goal:
             say(f"checking {prefix}")
             conda, stack = work.judge()
             if conda.holds and stack.holds:
+                stamps.write()
                 return MadePrefix(prefix, False, stack, conda, scripts)
         if marker is None:
             check_space(prefix, store, wheels, records)
-        fetch(wheels, store, mirrors=mirrors, progress=progress)
+        fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
+        say(f"artifacts: {hashing.told}")
         gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
         write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
         if scripts and not link_scripts:
             say(f"not run, as link scripts are only when asked for: {', '.join(scripts)}")
         _sweep(prefix)
-        work.install(gone)
+        work.install(gone, beside)
         conda, stack = work.repair()
         write_marker(prefix, goal)
+        stamps.write()
         return MadePrefix(prefix, True, stack, conda, () if link_scripts else scripts)
 
 
@@ -113,9 +133,11 @@ class _Work:
     prefix: Path
     platform: str
     foundation: Sequence[LockedConda]
+    expecting: Future[Expectation]
     wheels: Sequence[Package]
     records: Records
     store: Store
+    stamps: Stamps
     link_scripts: bool
     say: Callable[[str], None]
 
@@ -125,19 +147,30 @@ class _Work:
 
     def judge(self) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves."""
-        archives = [(p.package, p.archive) for p in self.foundation]
-        conda = verify_conda(self.prefix, archives, self.records)
+        expectation = self.expecting.result()
+        reading = Reading(self.stamps)
+        present = dict(walk(self.prefix))
+        conda = verify_conda(
+            self.prefix, expectation, self.records, reading=reading, present=present
+        )
+        below = f"{SITE}/"
         stack = verify(
             find_site(self.prefix),
             self.records,
             explained=conda.explains,
+            reading=reading,
+            present={p.removeprefix(below): s for p, s in present.items() if p.startswith(below)},
         )
+        self.say(f"installed files: {reading.told}")
         return conda, stack
 
-    def install(self, gone: Sequence[str]) -> None:
+    def install(self, gone: Sequence[str], beside: ThreadPoolExecutor) -> None:
         """Install both halves; take away the wheels that only an earlier lock had."""
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
+        self.stamps.before_linking(self.store.root / CACHE)
+        following = beside.submit(self.stamps.before_linking, wheel_cache(self.store))
         self.link()
+        following.result()
         remove_from_stack(self.python, gone, self.store)
         self.say(f"installing {len(self.wheels)} wheels")
         broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
@@ -147,6 +180,7 @@ class _Work:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
         self.say(f"checking {self.prefix}")
         conda, stack = self.judge()
+        self.stamps.after_linking()
         damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
             self.say(f"linking again {', '.join(sorted(damaged))}")
@@ -249,7 +283,7 @@ def _run_link_conda(request: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _cache(store: Store) -> Iterator[Path]:
     """Give rattler a cache of unpacked packages; one of its own where the store is read-only."""
-    cache = store.root / "conda"
+    cache = store.root / CACHE
     try:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / ".writable").touch()

@@ -26,9 +26,11 @@ from torchlock.realize.stack import (
     remove_from_stack,
     remove_leftovers,
     unfinished,
+    wheel_cache,
 )
 from torchlock.records import Records
 from torchlock.report import describe
+from torchlock.stamps import Reading, Stamps
 from torchlock.verify import Finding, Verdict, find_site, verify
 
 REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
@@ -65,6 +67,7 @@ def make_venv(
     """
     wheels = lock.wheels(host_platform())
     with alone(prefix, store):
+        stamps = read_stamps(store)
         marker = read_marker(prefix)
         goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
         if marker and marker.foundation != "venv":
@@ -76,8 +79,9 @@ def make_venv(
         damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
-            verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
+            verdict = _judge(prefix, records, stamps, say)
             if verdict.holds:
+                stamps.write()
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
             if not damaged:  # nothing that installing could put right
@@ -89,6 +93,7 @@ def make_venv(
             wheels=wheels,
             records=records,
             store=store,
+            stamps=stamps,
             mirrors=mirrors,
             progress=progress,
             say=say,
@@ -97,9 +102,22 @@ def make_venv(
             remove_leftovers(find_site(prefix).site_packages)
         if not damaged:
             damaged = unfinished(find_site(prefix).site_packages, wheels)
-        verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
+        verdict = _install_until_it_holds(prefix, wheels, records, store, stamps, damaged, say)
         write_marker(prefix, goal)
+        stamps.write()
         return Made(prefix, installed=True, verdict=verdict)
+
+
+def read_stamps(store: Store) -> Stamps:
+    """Return what is noted of the files that were read below `store` and in prefixes."""
+    return Stamps.read(store.root / "stamps.json")
+
+
+def _judge(prefix: Path, records: Records, stamps: Stamps, say: Callable[[str], None]) -> Verdict:
+    reading = Reading(stamps)
+    verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python", reading=reading)
+    say(f"installed files: {reading.told}")
+    return verdict
 
 
 def _build(
@@ -110,6 +128,7 @@ def _build(
     wheels: Sequence[Package],
     records: Records,
     store: Store,
+    stamps: Stamps,
     mirrors: Callable[[Sequence[Artifact]], Mirrors],
     progress: Progress,
     say: Callable[[str], None],
@@ -119,7 +138,9 @@ def _build(
     if marker is None:
         check_space(prefix, store, wheels, records)
         _check_writable(prefix)
-    fetch(wheels, store, mirrors=mirrors, progress=progress)
+    hashing = Reading(stamps)
+    fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
+    say(f"artifacts: {hashing.told}")
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
     if interpreter:
@@ -133,6 +154,7 @@ def _install_until_it_holds(
     wheels: Sequence[Package],
     records: Records,
     store: Store,
+    stamps: Stamps,
     damaged: Sequence[str],
     say: Callable[[str], None],
 ) -> Verdict:
@@ -140,13 +162,15 @@ def _install_until_it_holds(
 
     Two repairs: the first may take away a file that the replaced wheel shared with another.
     """
+    stamps.before_linking(wheel_cache(store))
     for _ in range(3):
         if damaged:
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
+        verdict = _judge(prefix, records, stamps, say)
+        stamps.after_linking()
         damaged = _damaged(verdict)
         if not _removed_bytecode(prefix, verdict) and not damaged:
             break
