@@ -85,12 +85,8 @@ def main() -> None:
         size = sum(w.size for w in records.wheels.values()) / 1e9
         print(f"{len(wheels)} wheels, {size:.2f} GB; best of {rounds}, warm caches")
         print(f"uv pip sync, the wheels alone:         {min(uv):6.2f} s")
-        for kind, made in (("conda", conda), ("venv", venv)):
-            best, parts = min(made)
-            print(f"invoke env --foundation {kind + ':':15}{best:6.2f} s, of which")
-            for step, seconds in parts:
-                print(f"  {step:37}{seconds:6.2f} s")
-            print(f"invoke env / uv pip sync:              {best / min(uv):6.2f} (aim: 1.5)")
+        show("conda", min(conda), min(uv))
+        show("venv", min(venv), min(uv))
         print(f"invoke env that reads every file:      {reading:6.2f} s", flush=True)
         if "--without-conda-lock" in sys.argv:
             return
@@ -101,6 +97,14 @@ def main() -> None:
         seconds = time.perf_counter() - begun
         print(f"conda-lock install (conda 24.7), once: {seconds:6.2f} s")
         print(f"conda-lock install / invoke env:       {seconds / min(conda)[0]:6.2f} (aim: 5)")
+
+
+def show(kind: str, made: tuple[float, list[tuple[str, float]]], uv: float) -> None:
+    """Print what making one foundation took, its steps, and its ratio to uv's time."""
+    print(f"invoke env --foundation {kind + ':':15}{made[0]:6.2f} s, of which")
+    for step, seconds in made[1]:
+        print(f"  {step:37}{seconds:6.2f} s")
+    print(f"invoke env / uv pip sync:              {made[0] / uv:6.2f} (aim: 1.5)")
 
 
 def foundation(scratch: Path) -> list[Package]:

@@ -91,7 +91,7 @@ class Stamps:
                     self._linked[inode] = (status.st_size, status.st_mtime_ns, digest)
 
     def after_linking(self) -> None:
-        """Follow them no longer."""
+        """Follow them no longer: the caches may hold other files from here on."""
         self._linked.clear()
 
     def write(self) -> None:

@@ -404,10 +404,13 @@ def _digests(
     trees: dict[str, str | None] = {w.name: w.tree for w in records.wheels.values()}
     tree: str | None = records.tree
     touched = {f.path for f in findings if f.kind not in ("foreign", "shadows", "byte code")}
-    differing = defaultdict(list)
+    if not touched:
+        return trees, tree
+    below = _shown(site, site.site_packages)
+    differing = {}
     for wheel in records.wheels.values():
         paths = [f.path for f in wheel.files if f.counts]
-        if touched & {_shown(site, site.site_packages / path) for path in paths}:
+        if touched & {f"{below}/{path}" for path in paths}:
             differing[wheel.name] = paths
     for name, paths in differing.items():
         trees[name] = _digest_on_disk(site.site_packages, present, paths)

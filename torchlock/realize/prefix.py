@@ -174,15 +174,17 @@ class _Work:
         remove_from_stack(self.python, gone, self.store)
         self.say(f"installing {len(self.wheels)} wheels")
         broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
+        if broken_off:
+            self.stamps.after_linking()
         install_stack(self.python, self.wheels, self.store, again=broken_off)
 
     def repair(self) -> tuple[CondaVerdict, Verdict]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
         self.say(f"checking {self.prefix}")
         conda, stack = self.judge()
-        self.stamps.after_linking()
         damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
+            self.stamps.after_linking()
             self.say(f"linking again {', '.join(sorted(damaged))}")
             self.link(again=damaged)
             conda, stack = self.judge()
@@ -192,6 +194,7 @@ class _Work:
         for _ in range(2):  # the first may take away a file that two wheels share
             if not wheels:
                 break
+            self.stamps.after_linking()
             self.say(f"repairing {', '.join(sorted(wheels))}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
             conda, stack = self.judge()

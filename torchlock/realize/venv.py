@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -143,10 +144,13 @@ def _build(
     say(f"artifacts: {hashing.told}")
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
-    if interpreter:
-        say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
-        _make_interpreter(prefix, interpreter)
-    remove_from_stack(prefix / "bin" / "python", gone, store)
+    with ThreadPoolExecutor(1) as beside:
+        following = beside.submit(stamps.before_linking, wheel_cache(store))
+        if interpreter:
+            say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
+            _make_interpreter(prefix, interpreter)
+        remove_from_stack(prefix / "bin" / "python", gone, store)
+        following.result()
 
 
 def _install_until_it_holds(
@@ -162,15 +166,14 @@ def _install_until_it_holds(
 
     Two repairs: the first may take away a file that the replaced wheel shared with another.
     """
-    stamps.before_linking(wheel_cache(store))
     for _ in range(3):
         if damaged:
+            stamps.after_linking()  # uv forgets these: what it links now is another file
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
         verdict = _judge(prefix, records, stamps, say)
-        stamps.after_linking()
         damaged = _damaged(verdict)
         if not _removed_bytecode(prefix, verdict) and not damaged:
             break
