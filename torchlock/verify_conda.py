@@ -17,10 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from types import MappingProxyType
 from typing import get_args
 
 from packaging.utils import canonicalize_name
 
+from torchlock.artifacts import sha256_of
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
 from torchlock.formats.conda import (
@@ -49,7 +51,8 @@ class CondaVerdict:
     """What verification of the foundation found; empty `findings` means that it is the lock's.
 
     `explained` are the paths, relative to the prefix, that conda packages account for;
-    `superseded` names conda packages whose python part a wheel of the stack replaces.
+    `superseded` names conda packages whose python part a wheel of the stack replaces. `scripted`
+    are files that are as a link script left them: no lock says what such a file must hold.
     """
 
     findings: tuple[Finding, ...]
@@ -58,6 +61,7 @@ class CondaVerdict:
     packages: int
     files: int
     bytecode: int
+    scripted: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -66,7 +70,8 @@ class CondaVerdict:
 
     def explains(self, path: str) -> bool:
         """Say whether a conda package accounts for a path relative to site-packages."""
-        return f"{SITE}/{path}" in self.explained
+        full = f"{SITE}/{path}"
+        return full in self.explained or full in self.scripted
 
 
 @dataclass(frozen=True)
@@ -110,13 +115,15 @@ def verify_conda(
     expectation: Expectation,
     records: Records,
     *,
+    written: Mapping[str, str] = MappingProxyType({}),
     reading: Reading | None = None,
     present: Mapping[str, os.stat_result] | None = None,
     workers: int | None = None,
 ) -> CondaVerdict:
     """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for. Every file is read, unless a `reading` with
+    `records` say what the stack accounts for, `written` what link scripts left (`left_by_scripts`).
+    Every file is read, unless a `reading` with
     stamps was begun; `present` is what `walk` finds in the prefix, where the caller has it.
     Raises `TorchlockError` when the prefix is no conda prefix; everything else is a finding.
     """
@@ -153,7 +160,12 @@ def verify_conda(
         findings = [found for found in checked if found]
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
-    bytecode, foreign = _foreign(prefix, present, known)
+    scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
+    altered = [p for p, digest in scripted.items() if _contents(prefix / p) != digest]
+    findings += [
+        Finding("changed", "", path, "it is not as a link script left it") for path in altered
+    ]
+    bytecode, foreign = _foreign(prefix, present, known | scripted.keys())
     return CondaVerdict(
         findings=tuple(sorted([*findings, *foreign], key=lambda f: (f.package, f.path))),
         explained=frozenset(e.file.path for e in todo),
@@ -161,7 +173,33 @@ def verify_conda(
         packages=len(opened),
         files=len(todo),
         bytecode=bytecode,
+        scripted=tuple(sorted(scripted.keys() - set(altered))),
     )
+
+
+def left_by_scripts(
+    prefix: Path, before: Collection[str], expectation: Expectation
+) -> dict[str, str]:
+    """Return what link scripts wrote: each path that no package explains and its contents.
+
+    `before` are the paths that were there before the packages were linked. Byte code is left
+    out: it is judged by its source, whoever compiled it.
+    """
+    records = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
+    known = expectation.files.keys() | records | CLIENT_FILES | set(before)
+    return {
+        path: _contents(prefix / path)
+        for path, _ in walk(prefix)
+        if path not in known and "__pycache__" not in Path(path).parts
+    }
+
+
+def _contents(path: Path) -> str:
+    """Return what a file or link holds, as one word; empty for what cannot be read."""
+    try:
+        return f"link:{path.readlink()}" if path.is_symlink() else f"sha256:{sha256_of(path)}"
+    except OSError:
+        return ""
 
 
 def _stack_paths(prefix: Path, records: Records) -> set[str]:

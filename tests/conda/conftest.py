@@ -15,6 +15,7 @@ import pytest
 
 from tests.conda.packing import (
     demo_binary,
+    demo_failing_link_script,
     demo_link_script,
     demo_text,
     pack_python,
@@ -93,6 +94,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo_text(channel)
     demo_binary(channel, scratch)
     demo_link_script(channel)
+    demo_failing_link_script(channel)
     write_channel_index(channel)
     build_wheel(
         root,

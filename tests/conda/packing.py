@@ -252,12 +252,30 @@ def demo_binary(directory: Path, scratch: Path) -> Path:
     return write_package(directory, tree, name="whereami", version="2.1")
 
 
+def demo_failing_link_script(directory: Path) -> Path:
+    """A package whose post-link script leaves a trace that it ran, and fails."""
+    return _scripted(directory, "failing", 'touch "$PREFIX/ran"\nexit 3\n')
+
+
 def demo_link_script(directory: Path) -> Path:
-    """A package whose post-link script fails, and leaves a trace that it ran."""
+    """A package whose post-link script writes files, and how often it ran into one of them."""
+    script = (
+        'mkdir -p "$PREFIX/etc/conda/activate.d"\n'
+        'echo "export SCRIPTED=1" > "$PREFIX/etc/conda/activate.d/scripted.sh"\n'
+        'echo ran >> "$PREFIX/share/times"\n'
+        f'echo "scripted" > "$PREFIX/{SITE}/scripted.pth"\n'
+    )
+    return _scripted(directory, "scripted", script)
+
+
+SITE = "lib/python3.11/site-packages"
+
+
+def _scripted(directory: Path, name: str, script: str) -> Path:
     tree = Tree()
-    tree.add("share/scripted.txt", "x\n")
-    tree.add("bin/.scripted-post-link.sh", '#!/bin/sh\ntouch "$PREFIX/ran"\nexit 3\n', True)
-    return write_package(directory, tree, name="scripted", version="0.1")
+    tree.add(f"share/{name}.txt", "x\n")
+    tree.add(f"bin/.{name}-post-link.sh", f"#!/bin/sh\n{script}", True)
+    return write_package(directory, tree, name=name, version="0.1", depends=("python",))
 
 
 def write_channel_index(directory: Path) -> None:

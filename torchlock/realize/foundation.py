@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -64,15 +65,23 @@ def fetch_foundation(
 
 
 def judge_foundation(
-    lock: Lock, platform: str, prefix: Path, records: Records, store: Store
+    lock: Lock,
+    platform: str,
+    prefix: Path,
+    records: Records,
+    store: Store,
+    *,
+    written: Mapping[str, str] = MappingProxyType({}),
 ) -> CondaVerdict:
     """Verify the conda half of the prefix at `prefix`, whoever made it.
 
-    What must be there is read from the packages themselves, so those not in the store are
-    fetched. Raises `TorchlockError` when they cannot be had: then it cannot be judged.
+    `written` is what link scripts left there, by the marker's word. What must be there is read
+    from the packages themselves, so those not in the store are fetched. Raises `TorchlockError`
+    when they cannot be had: then it cannot be judged.
     """
     foundation = fetch_foundation(lock, platform, store)
-    return verify_conda(prefix, expect_foundation(prefix, foundation), records)
+    expectation = expect_foundation(prefix, foundation)
+    return verify_conda(prefix, expectation, records, written=written)
 
 
 def expect_foundation(prefix: Path, foundation: Sequence[LockedConda]) -> Expectation:
