@@ -527,7 +527,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(world, tmp_path)
     with small_disk(tmp_path / "disk", "4m") as disk:
         world.prefix = disk / "env"
         error = broken(world)
-        assert "no space for the stack" in error.message
+        assert "no space for the environment" in error.message
         assert str(disk) in error.message
         assert not world.prefix.exists()
 

@@ -16,6 +16,7 @@ import pytest
 
 from tests.conda.conftest import make_repository
 from tests.conda.packing import SITE
+from tests.support.disks import small_disk
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
@@ -307,6 +308,13 @@ def test_a_prefix_follows_the_lock(world, prefix):
 def lock_with(world, tmp_path_factory, name: str):
     root = tmp_path_factory.mktemp(name)
     return read_lock(make_repository(root, world.server, world.store, f"  - {name}\n").lock)
+
+
+def test_too_small_a_disk_for_the_conda_half_is_refused_before_anything_is_written(world, tmp_path):
+    with small_disk(tmp_path / "disk", "210m") as disk:  # the wheels alone would fit
+        with pytest.raises(TorchlockError, match=f"no space for the environment .*{disk}"):
+            world.make(disk / "demo")
+        assert list(disk.iterdir()) == []
 
 
 @pytest.fixture(scope="module")

@@ -34,7 +34,13 @@ from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished, wheel_cache
-from torchlock.realize.venv import REPAIRABLE, alone, check_space, read_stamps
+from torchlock.realize.venv import (
+    REPAIRABLE,
+    alone,
+    check_space,
+    conda_cache,
+    read_stamps,
+)
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.repository import this_repository
@@ -48,9 +54,6 @@ from torchlock.verify_conda import (
     left_by_scripts,
     verify_conda,
 )
-
-CACHE = "conda"
-"""Where rattler unpacks packages, below the store."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +126,8 @@ def make_prefix(
                 stamps.write()
                 return MadePrefix(prefix, False, stack, conda, unrun)
         if marker is None:
-            check_space(prefix, store, wheels, records)
+            size = sum(file.size for p in foundation for file in p.content.files)
+            check_space(prefix, store, wheels, records, conda=size)
         fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
         say(f"artifacts: {hashing.told}")
         gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
@@ -204,7 +208,7 @@ class _Work:
     def link_all(self, marker: Marker, beside: ThreadPoolExecutor) -> Marker:
         """Link the conda half; return the marker with the link scripts run and what they left."""
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
-        self.stamps.before_linking(self.store.root / CACHE)
+        self.stamps.before_linking(conda_cache(self.store))
         following = beside.submit(self.stamps.before_linking, wheel_cache(self.store))
         scripted = [p.content.record_name for p in self.foundation if p.content.link_scripts]
         if not self.link_scripts or not scripted:
@@ -345,7 +349,7 @@ def _run_link_conda(request: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _cache(store: Store) -> Iterator[Path]:
     """Give rattler a cache of unpacked packages; one of its own where the store is read-only."""
-    cache = store.root / CACHE
+    cache = conda_cache(store)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / ".writable").touch()

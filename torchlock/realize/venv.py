@@ -109,6 +109,11 @@ def make_venv(
         return Made(prefix, installed=True, verdict=verdict)
 
 
+def conda_cache(store: Store) -> Path:
+    """Return where rattler keeps the conda packages it has unpacked."""
+    return store.root / "conda"
+
+
 def read_stamps(store: Store) -> Stamps:
     """Return what is noted of the files that were read below `store` and in prefixes."""
     return Stamps.read(store.root / "stamps.json")
@@ -214,23 +219,26 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
     )
 
 
-def check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
-    """Raise before anything is written when the disks cannot hold what is to come."""
+def check_space(
+    prefix: Path, store: Store, wheels: Sequence[Package], records: Records, *, conda: int = 0
+) -> None:
+    """Raise before anything is written when the disks cannot hold what is to come.
+
+    `conda` is what the conda packages, which are in the store, come to when unpacked, in bytes.
+    """
     sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
     download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
-    installed = sum(size for _, size in sizes.values())
+    unpacked = {wheel_cache(store): sum(size for _, size in sizes.values()),
+                conda_cache(store): conda}  # fmt: skip
     cache_disk, prefix_disk = _existing(store.root), _existing(prefix)
-    needs = {prefix_disk: installed}
-    if (store.root / "uv").exists() and cache_disk.stat().st_dev == prefix_disk.stat().st_dev:
-        needs = {prefix_disk: 0}  # unpacked already, and linked into place
-    elif cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
-        needs[cache_disk] = installed
-    needs[cache_disk] = needs.get(cache_disk, 0) + download
+    needs = {cache_disk: download + sum(n for cache, n in unpacked.items() if not cache.exists())}
+    if cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
+        needs[prefix_disk] = sum(unpacked.values())  # else what is unpacked is linked into place
     for place, need in needs.items():
         free = shutil.disk_usage(place).free
         if free < need + SPARE:
             raise TorchlockError(
-                f"no space for the stack on the disk of {place}: "
+                f"no space for the environment on the disk of {place}: "
                 f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
                 hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
             )
