@@ -12,7 +12,6 @@ run reads them all, the others those that changed since; uv and conda-lock do ne
 
 from __future__ import annotations
 
-import ensurepip
 import hashlib
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.conda.conda_client import client_environment, write_client
-from tests.conda.packing import demo_binary, demo_text, pack_python, pack_wheel
+from tests.conda.packing import bundled_wheels, demo_binary, demo_text, pack_python, pack_wheel
 from tests.support.locks import lock_text
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.formats.conda import read_conda
@@ -113,10 +112,7 @@ def foundation(scratch: Path) -> list[Package]:
         pack_python(channel, scratch),
         demo_text(channel),
         demo_binary(channel, scratch),
-        *(
-            pack_wheel(channel, w)
-            for w in (Path(ensurepip.__file__).parent / "_bundled").glob("p*")
-        ),
+        pack_wheel(channel, bundled_wheels()["pip"]),
     ]
     return [locked(path) for path in made]
 
