@@ -16,6 +16,7 @@ from tests.conda.packing import (
     demo_binary,
     demo_failing_link_script,
     demo_link_script,
+    demo_meddling_link_script,
     demo_text,
     pack_python,
     pack_wheel,
@@ -90,6 +91,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo_text(channel)
     demo_binary(channel, scratch)
     demo_link_script(channel)
+    demo_meddling_link_script(channel)
     demo_failing_link_script(channel)
     write_channel_index(channel)
     build_wheel(

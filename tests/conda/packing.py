@@ -300,6 +300,11 @@ def demo_link_script(directory: Path) -> Path:
     return _scripted(directory, "scripted", script)
 
 
+def demo_meddling_link_script(directory: Path) -> Path:
+    """A package whose post-link script alters a file of its own."""
+    return _scripted(directory, "meddling", 'echo y >> "$PREFIX/share/meddling.txt"\n')
+
+
 SITE = "lib/python3.11/site-packages"
 
 

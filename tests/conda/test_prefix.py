@@ -369,6 +369,16 @@ def test_a_package_that_is_linked_again_has_its_script_to_be_run(world, scripted
     assert (made.installed, made.scripts, made.conda.scripted) == (True, (SCRIPT,), LEFT)
 
 
+@pytest.mark.slow
+def test_what_a_link_script_altered_is_put_back(world, tmp_path_factory, tmp_path):
+    meddling = lock_with(world, tmp_path_factory, "meddling")
+    said: list[str] = []
+    made = world.make(tmp_path / "demo", meddling, link_scripts=True, say=said.append)
+    assert "linking again meddling" in said
+    assert made.scripts == ("meddling: bin/.meddling-post-link.sh",)
+    assert (tmp_path / "demo/share/meddling.txt").read_text() == "x\n"
+
+
 def test_a_link_script_that_fails_is_an_error(world, tmp_path_factory, tmp_path):
     failing = lock_with(world, tmp_path_factory, "failing")
     for _ in range(2):  # the next run does not take it for done
