@@ -5,20 +5,25 @@
 All install the locked wheels, which must be in the artifact store (`invoke env` fills it), each
 side from a warm cache of its own below it (12 GB in all) and into fresh prefixes. The conda half
 is the packages that the tests make (CPython and pip among them), for no conda channel may be in
-reach; conda is the one that conda-lock carries. Prints wall times, the best of ROUNDS each, and
-their ratios. `invoke env` judges every artifact before and every installed file after: the first
-run reads them all, the others those that changed since; uv and conda-lock do neither.
+reach; conda is the one that conda-lock carries. Prints the best of ROUNDS each, and ratios.
+`invoke env` judges every artifact before and every installed file after: the first run reads
+them all, the others those that changed since; uv and conda-lock do neither. The time to start
+Python, about half a second, is not counted. Where other programs keep the machine busy, the CPU
+seconds tell more than the wall's.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -60,50 +65,78 @@ def main() -> None:
             elif "read" in message:
                 print(f"  {message}")
 
-        def ours(kind: str, place: Path) -> tuple[float, list[tuple[str, float]]]:
+        def ours(kind: str, place: Path) -> Run:
             steps[:] = [(time.perf_counter(), "preparing")]
             make = make_prefix if kind == "conda" else make_venv
-            make(lock, records, place, default_store(), say=note)
+            run = timed(lambda: make(lock, records, place, default_store(), say=note))
             steps.append((time.perf_counter(), ""))
-            return steps[-1][0] - steps[0][0], [(a[1], b[0] - a[0]) for a, b in pairwise(steps)]
+            return replace(run, steps=tuple((a[1], b[0] - a[0]) for a, b in pairwise(steps)))
 
         # Prefixes stay until the end: taking one away touches the files that it shares.
         cache = scratch / "uv"
         uv_pip_sync(scratch, scratch / "first", wheels, store, cache)
         (store.root / "stamps.json").unlink(missing_ok=True)
         print("every file read:")
-        reading, _ = ours("conda", scratch / "reading")
+        reading = ours("conda", scratch / "reading")
         uv, conda, venv = [], [], []
         for n in range(rounds):  # by turns, so that noise falls on all
-            begun = time.perf_counter()
-            uv_pip_sync(scratch, scratch / f"u{n}", wheels, store, cache)
-            uv.append(time.perf_counter() - begun)
+            work = partial(uv_pip_sync, scratch, scratch / f"u{n}", wheels, store, cache)
+            uv.append(timed(work))
             print(f"round {n + 1}:")
             conda.append(ours("conda", scratch / f"c{n}"))
             venv.append(ours("venv", scratch / f"v{n}"))
         size = sum(w.size for w in records.wheels.values()) / 1e9
-        print(f"{len(wheels)} wheels, {size:.2f} GB; best of {rounds}, warm caches")
-        print(f"uv pip sync, the wheels alone:         {min(uv):6.2f} s")
+        load = os.getloadavg()[0]
+        print(f"{len(wheels)} wheels, {size:.2f} GB; best of {rounds}, warm caches; "
+              f"{os.cpu_count()} cores, load average {load:.1f}")  # fmt: skip
+        print(f"uv pip sync, the wheels alone:         {min(uv)}")
         show("conda", min(conda), min(uv))
         show("venv", min(venv), min(uv))
-        print(f"invoke env that reads every file:      {reading:6.2f} s", flush=True)
+        print(f"invoke env that reads every file:      {reading}", flush=True)
         if "--without-conda-lock" in sys.argv:
             return
         client, environment = write_client(scratch), client_environment(scratch)
         place = scratch / "conda-lock"
-        begun = time.perf_counter()
-        conda_lock_install(scratch, place, client, environment)
-        seconds = time.perf_counter() - begun
-        print(f"conda-lock install (conda 24.7), once: {seconds:6.2f} s")
-        print(f"conda-lock install / invoke env:       {seconds / min(conda)[0]:6.2f} (aim: 5)")
+        theirs = timed(partial(conda_lock_install, scratch, place, client, environment))
+        print(f"conda-lock install (conda 24.7), once: {theirs}")
+        print(
+            f"conda-lock install / invoke env:       {theirs.wall / min(conda).wall:6.2f} (aim: 5)"
+        )
 
 
-def show(kind: str, made: tuple[float, list[tuple[str, float]]], uv: float) -> None:
+@dataclass(frozen=True, order=True)
+class Run:
+    """What one run took, its programs included, in seconds; and its steps."""
+
+    wall: float
+    cpu: float
+    steps: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.wall:6.2f} s, CPU {self.cpu:6.2f} s"
+
+
+def timed(work: Callable[[], object]) -> Run:
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    work()
+    return Run(time.perf_counter() - wall, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        for usage in [resource.getrusage(who)]
+    )
+
+
+def show(kind: str, made: Run, uv: Run) -> None:
     """Print what making one foundation took, its steps, and its ratio to uv's time."""
-    print(f"invoke env --foundation {kind + ':':15}{made[0]:6.2f} s, of which")
-    for step, seconds in made[1]:
+    print(f"invoke env --foundation {kind + ':':15}{made}; the steps:")
+    for step, seconds in made.steps:
         print(f"  {step:37}{seconds:6.2f} s")
-    print(f"invoke env / uv pip sync:              {made[0] / uv:6.2f} (aim: 1.5)")
+    print(f"invoke env / uv pip sync:              {made.wall / uv.wall:6.2f} (aim: 1.5), "
+          f"CPU {made.cpu / uv.cpu:.2f}")  # fmt: skip
 
 
 def foundation(scratch: Path) -> list[Package]:

@@ -124,6 +124,10 @@ class Reading:
         """What was done, for people."""
         return f"{self.read} read, {self.unchanged} unchanged since they were read"
 
+    def will_read(self, status: os.stat_result | None) -> bool:
+        """Say whether learning what a file holds takes reading it."""
+        return not (status and self._stamps and self._stamps.digest(status))
+
     def sha256(self, path: str | Path, status: os.stat_result) -> str:
         """Return the sha256 of a file, given its status; raise `OSError` if it cannot be read."""
         digest = self._stamps.digest(status) if self._stamps else None

@@ -189,15 +189,22 @@ def _check_files(
 ) -> list[Finding]:
     # Several wheels may carry one path (nvidia/__init__.py): it is read once.
     by_path = {e.path: e for e in expected}
+
+    def status_of(item: _Expected) -> os.stat_result | None:
+        return present.get(item.file.path) if item.file.scheme == "site" else None
+
+    # Threads help with what is read; they only hinder each other with the rest.
+    here: list[_Expected] = []
+    todo: list[_Expected] = []
+    for item in by_path.values():
+        (todo if reading.will_read(status_of(item)) else here).append(item)
     # Large files first, so that no worker is left alone with one at the end.
-    todo = sorted(by_path.values(), key=lambda e: -e.file.size)
-    batches = _batches(todo)
+    batches = _batches(sorted(todo, key=lambda e: -e.file.size))
 
     def check(batch: Sequence[_Expected]) -> list[Finding]:
         found = []
         for item in batch:
-            status = present.get(item.file.path) if item.file.scheme == "site" else None
-            fault = _fault(site, item, status, reading)
+            fault = _fault(site, item, status_of(item), reading)
             if fault:
                 kind, detail = fault
                 found.append(Finding(kind, item.package, _shown(site, Path(item.path)), detail))
@@ -205,6 +212,7 @@ def _check_files(
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         found = [finding for findings in pool.map(check, batches) for finding in findings]
+    found += check(here)
     return sorted(found, key=lambda f: (f.package, f.path))
 
 

@@ -144,20 +144,26 @@ def verify_conda(
         for _, package in opened
         if (paths := _superseded(package, records.wheels.keys()))
     }
+    left_over = [
+        Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
+                "of the stack replaces")
+        for path, e in expected.items()
+        if path in replaced.get(e.package, ()) and path in present and path not in stack
+    ]  # fmt: skip
+    todo = [
+        e
+        for path, e in expected.items()
+        if path not in stack and path not in replaced.get(e.package, ())
+    ]
+    # Threads help with what is read; they only hinder each other with the rest.
+    here: list[_Expected] = []
+    read: list[_Expected] = []
+    for e in todo:
+        (read if reading.will_read(present.get(e.file.path)) else here).append(e)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        left_over = [
-            Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
-                    "of the stack replaces")
-            for path, e in expected.items()
-            if path in replaced.get(e.package, ()) and path in present and path not in stack
-        ]  # fmt: skip
-        todo = [
-            e
-            for path, e in expected.items()
-            if path not in stack and path not in replaced.get(e.package, ())
-        ]
-        checked = pool.map(lambda e: _check(prefix, roots, e, present, reading), todo)
-        findings = [found for found in checked if found]
+        checked = [*pool.map(lambda e: _check(prefix, roots, e, present, reading), read)]
+    checked += [_check(prefix, roots, e, present, reading) for e in here]
+    findings = [found for found in checked if found]
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
     scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
