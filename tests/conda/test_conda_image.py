@@ -51,7 +51,7 @@ from torchlock.recompile import differing
 from torchlock.repository import Repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
 from torchlock.verify import find_site, verify
-from torchlock.verify_conda import verify_conda
+from torchlock.verify_conda import expect, verify_conda
 
 HOME = Path("/opt/torchlock")
 SITE = "lib/python3.11/site-packages"
@@ -164,7 +164,7 @@ def runnable(prefix: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_both_halves_are_what_the_lock_says(world, rendered: Rendered, prefix: Path):
     archives = [(p, world.store.path(p)) for p in rendered.source.conda]
-    conda = verify_conda(prefix, archives, world.records, home=HOME)
+    conda = verify_conda(prefix, expect(prefix, archives, home=HOME), world.records)
     site = replace(find_site(prefix), home=HOME)
     stack = verify(site, world.records, explained=conda.explains)
     own = ("libexec/", "share/torchlock/", "share/notebooks/", "share/jupyter/", "etc/jupyter/")
