@@ -24,6 +24,11 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 IN_CI = os.environ.get("CI") == "true"
 
 
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Fast tests run side by side; slow ones fill the machine by themselves, or measure it."""
+    return min(os.cpu_count() or 1, 8) if config.option.markexpr == "not slow" else 0
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]):
     """In CI a skip is a failure: a check that nothing runs is a defect."""
