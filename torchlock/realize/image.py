@@ -16,15 +16,14 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, TypeVar
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
@@ -69,6 +68,8 @@ DRIVER_FLOOR = "525.60.13"
 """The oldest NVIDIA driver for CUDA 12, by minor-version compatibility."""
 
 Kind = Literal["rootfs", "wheels", "bytecode"]
+
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -338,6 +339,7 @@ class _Render:
         self.recorded = recorded_layers(source).layers
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
+        self.compiler = Path()
         self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
@@ -357,15 +359,13 @@ class _Render:
             if p.kind != "rootfs":
                 jobs.append(lambda p=p: {p.key: self._layer(p)})  # type: ignore[misc]
         self.say(f"writing {len(missing)} of {len(self.planned)} layers")
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-            futures = [pool.submit(job) for job in jobs]
-            try:
-                for future in futures:
-                    have.update(future.result())
-            except BaseException:
-                for future in futures:
-                    future.cancel()
-                raise
+        with ExitStack() as stack:
+            if any(p.kind != "wheels" for p in missing):
+                self.compiler = stack.enter_context(
+                    _compiler(self._paths(compiler_packages(self.source.rootfs)))
+                )
+            for made in _in_parallel(jobs):
+                have.update(made)
         return have
 
     def _present(self, planned: Planned) -> Blob | None:
@@ -400,9 +400,8 @@ class _Render:
     def _layer(self, planned: Planned) -> Blob:
         known = self.known(planned)
         if planned.kind == "bytecode":
-            with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-                wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
-                return self._write(planned, compiled(root, _wheel_sources(wheels)))
+            wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
+            return self._write(planned, compiled(self.compiler, _wheel_sources(wheels)))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -422,19 +421,17 @@ class _Render:
         for p, name in zip(planned, LAYERS, strict=False):
             debs = self._paths(p.artifacts)
             made[p.key] = self._write(p, rootfs.package_items(debs, first=name == LAYERS[0]))
-        with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-            items = self._configuration(rootfs, root)
-            made[planned[-1].key] = self._write(planned[-1], items)
+        made[planned[-1].key] = self._write(planned[-1], self._configuration(rootfs))
         return made
 
-    def _configuration(self, rootfs: Rootfs, compiler: Path) -> Iterator[Item]:
+    def _configuration(self, rootfs: Rootfs) -> Iterator[Item]:
         yield from rootfs.configuration_items(self.source.rootfs)
         standard_library = [
             (path, source)
             for path, source in sorted(rootfs.sources.items())
             if path.startswith(f"usr/lib/python{PYTHON_VERSION}/") and "/lib2to3/tests/" not in path
         ]
-        yield from compiled(compiler, standard_library)
+        yield from compiled(self.compiler, standard_library)
 
     def _write(self, planned: Planned, items: Iterable[Item]) -> Blob:
         made: list[Blob] = []
@@ -473,6 +470,19 @@ class _Render:
                 )
 
 
+def _in_parallel(jobs: Iterable[Callable[[], _T]]) -> Iterator[_T]:
+    """Run jobs on as many threads as help; the first fault cancels those not yet begun."""
+    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        futures = [pool.submit(job) for job in jobs]
+        try:
+            for future in futures:
+                yield future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+
+
 def _any_rootfs(missing: Iterable[Planned]) -> bool:
     return any(p.kind == "rootfs" for p in missing)
 
@@ -502,9 +512,9 @@ def _wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python sources of wheels as (path in the image, contents), each path once."""
     seen: set[str] = set()
     for path in wheels:
-        with read_wheel(path) as wheel, zipfile.ZipFile(path) as archive:
+        with read_wheel(path) as wheel:
             for file in wheel.files:
                 where = f"{SITE}/{file.entry.path}"
                 if file.scheme == "site" and where.endswith(".py") and where not in seen:
                     seen.add(where)
-                    yield where, archive.read(file.member)
+                    yield where, wheel.archive.read(file.member)
