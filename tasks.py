@@ -54,6 +54,7 @@ from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import relock_rootfs
 from torchlock.userconfig import named_prefix
+from validation.checks import CHECKS
 
 INTERRUPTED = 130
 DEFAULT_PREFIX = Path("env")
@@ -240,10 +241,10 @@ def validate(
         raise TorchlockError(
             "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
         )
+    arguments = ["--only", *_checks(only)] if only else []
     realization = find_realization(Path(prefix).absolute() if prefix else None)
     realization = realization or _default_realization()
-    arguments = ["--only", *only.split(",")] if only else []
-    arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)] if nnodes > 1 else []
+    arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
     arguments += ["--rdzv-endpoint", rdzv_endpoint] if rdzv_endpoint else []
     arguments += ["--json", str(Path(json).absolute()) if json != "-" else json] if json else []
     flags = {"--record": record, "--replace": replace, "--identify": identify}
@@ -255,6 +256,17 @@ def validate(
             raise TorchlockError(f"{json} was not written, so there is nothing to sign")
         return code or validation.sign.main(["sign", json, "--key", sign])
     return code
+
+
+def _checks(only: str) -> list[str]:
+    """Return the names in `only`; a wrong one is refused before anything is read."""
+    known, asked = [check.name for check in CHECKS], only.split(",")
+    for name in asked:
+        if name not in known:
+            raise TorchlockError(
+                f"there is no check {name!r}", hint=f"--only with some of {','.join(known)}"
+            )
+    return asked
 
 
 def _default_realization() -> Realization:
@@ -286,9 +298,9 @@ def compare(_: Context, first: str, second: str, also: list[str], json: str | No
 
 
 @verb
-def verify(_: Context, certificate: str, signers: str) -> int:
+def verify(_: Context, certificate: str, signers: str, json: str | None = None) -> int:
     """Check a certificate's signature against an allowed-signers file of OpenSSH."""
-    return validation.sign.main(["verify", certificate, "--signers", signers])
+    return validation.sign.main(["verify", certificate, "--signers", signers, *_options(json=json)])
 
 
 @verb

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -169,3 +170,23 @@ def test_the_environments_own_invoke_hands_over_and_finds_where_it_runs(prefix):
     assert done.returncode == 0, done.stderr
     assert f"checking the files of {prefix}" in done.stderr
     assert "identical to the reference" in done.stdout
+
+
+def test_the_doctors_first_finding_is_in_the_certificate(prefix, tmp_path):
+    if Path("/dev/nvidiactl").exists():
+        pytest.fail("this test is for a machine without a GPU")
+    asked = ("--device", "cuda", "--only", "gpu", "--json", str(tmp_path / "c.json"))
+    done = invoke("validate", "--prefix", str(prefix), *asked)
+    assert done.returncode == 2, done.stderr
+    certificate = json.loads((tmp_path / "c.json").read_text())
+    finding = certificate["doctor"]["finding"]
+    assert (finding["code"], finding["certainty"]) == ("no-nvidia-gpu", "certain")
+    assert f"CUDA is expected and absent: {finding['cause']}" in done.stderr
+    assert certificate["verdict"] == "not judged"
+    assert certificate["foundation"] == "venv"
+
+
+def test_no_node_is_no_number_of_nodes(prefix):
+    done = invoke("validate", "--prefix", str(prefix), "--nnodes", "0", "--only", "ddp")
+    assert done.returncode == 2
+    assert "there is no node 0 among 0" in done.stderr

@@ -166,6 +166,14 @@ def test_a_name_and_a_prefix_are_two_places(tmp_path):
     assert "name two places" in done.stderr
 
 
+def test_a_check_that_does_not_exist_is_refused_before_anything_is_read(tmp_path):
+    done = invoke("validate", "--prefix", str(tmp_path), "--only", "transformer,nubmers")
+    assert done.returncode == 2
+    assert "there is no check 'nubmers'" in done.stderr
+    assert "next: --only with some of stack,transformer,resume" in done.stderr
+    assert "checking the files" not in done.stderr
+
+
 def test_a_certificate_of_an_earlier_run_is_not_signed(clone, tmp_path):
     certificate = tmp_path / "c.json"
     certificate.write_text("{}")

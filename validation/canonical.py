@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -41,12 +42,18 @@ def write(target: str, value: object) -> None:
     if target == "-":
         sys.stdout.write(text)
         return
-    path = Path(target)
+    write_whole(Path(target), text.encode())
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Writes `path` whole or not at all. Raises ValidationError when that fails."""
     part = path.with_name(f".{path.name}.part")
     try:
-        part.write_text(text, encoding="utf-8")
+        part.write_bytes(content)
         part.replace(path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise ValidationError(f"{path} could not be written: {error.strerror}") from error
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import json
 import re
 import socket
+import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,8 +27,15 @@ from validation.outcome import (
 KIND = "torchlock certificate"
 FORMAT = 1
 
-# An absolute path of two parts or more; /dev, /proc and /sys are the same everywhere.
-_PATH = re.compile(r"(?<![\w.:/])/(?!dev/|proc/|sys/)(?:[^\s/:;,'\"()]+/)+([^\s/:;,'\"()]*)")
+# An absolute path of two parts or more, also in a file: URL; /dev, /proc and /sys are the same
+# everywhere. Between quotation marks it may hold spaces.
+_START = r"(?:(?<![\w./])|(?<=file://))/(?!/|dev/|proc/|sys/)"
+_PATH = re.compile(rf"{_START}(?:[^\s/:;,'\"()]+/)+([^\s/:;,'\"()]*)")
+_QUOTED_PATH = re.compile(rf"(?<=(['\"])){_START}(?:[^/'\"\n]+/)+([^/'\"\n]*)(?=\1)")
+
+# What this package chooses itself: no name of a host or a user can be in it, and a check stays
+# what it is called on a host of the same name.
+_OWN_WORDS = frozenset({"name", "question", "verdict", "digests", "tree", "digest", "wheels"})
 
 
 @dataclass(frozen=True)
@@ -129,8 +139,19 @@ def build(
     if identify:
         certificate["identity"] = {"host": socket.gethostname(), "user": _user()}
         return certificate
-    cleaned = _without_names(certificate, [socket.gethostname(), _user()])
+    places = _places()
+    cleaned = _without_names(certificate, [socket.gethostname(), _user()], places)
     return cast("dict[str, Any]", cleaned)
+
+
+def _places() -> list[str]:
+    """Directories this run knows, which may hold spaces, the longest first."""
+    known = {Path(sys.prefix), Path(tempfile.gettempdir()), Path(__file__).resolve().parent.parent}
+    for find in (Path.cwd, Path.home):
+        # The directory may be gone, the user without a home.
+        with contextlib.suppress(OSError, RuntimeError):
+            known.add(find())
+    return sorted((str(p) for p in known if len(p.parts) > 2), key=len, reverse=True)
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -176,14 +197,21 @@ def _check_shape(path: Path, value: dict[str, Any]) -> None:
         )
 
 
-def _without_names(value: object, names: Sequence[str]) -> object:
+def _without_names(value: object, names: Sequence[str], places: Sequence[str]) -> object:
     if isinstance(value, dict):
-        return {key: _without_names(item, names) for key, item in value.items()}
+        return {
+            key: item if key in _OWN_WORDS else _without_names(item, names, places)
+            for key, item in value.items()
+        }
     if isinstance(value, list):
-        return [_without_names(item, names) for item in value]
+        return [_without_names(item, names, places) for item in value]
     if not isinstance(value, str):
         return value
-    text = _PATH.sub(r"[path]/\1", value)
+    text = value
+    for place in places:
+        text = re.sub(rf"{re.escape(place)}(?![\w.-])", "/of/this/run", text)
+    text = _QUOTED_PATH.sub(r"[path]/\2", text)
+    text = _PATH.sub(r"[path]/\1", text)
     for name in filter(None, names):
         text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", "[name]", text)
     return text

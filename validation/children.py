@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import signal
 import subprocess
 import tempfile
@@ -15,17 +16,41 @@ from pathlib import Path
 POLL_SECONDS = 0.02
 _GRACE_SECONDS = 5.0
 _TAIL_BYTES = 20_000
+_ROOM_BYTES = 64 << 10
 _PR_SET_PDEATHSIG = 1  # <linux/prctl.h>
+
+
+# What the C library, Python, torch and gloo say when the machine lacks room, memory, a port ...
+_LACKS = re.compile(
+    r"no space left on device|disk quota exceeded|read-only file system"
+    r"|cannot allocate memory|can't allocate memory|not enough memory|MemoryError|bad_alloc"
+    r"|PytorchStreamWriter failed|unexpected pos \d+ vs \d+"  # torch.save, whatever the reason
+    r"|address already in use|EADDRINUSE|too many open files"
+    r"|can't start new thread|resource temporarily unavailable|timed out waiting"
+    r"|Signal \d+ \((?:SIGKILL|SIGBUS|SIGXCPU|SIGXFSZ)\)",
+    re.IGNORECASE,
+)
+_SIGNALS = {
+    signal.SIGKILL: "memory (or it was killed by hand)",
+    signal.SIGBUS: "room in a shared-memory file system",
+    signal.SIGXCPU: "CPU time (a limit)",
+    signal.SIGXFSZ: "file size (a limit)",
+}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a child ended: `fault` is empty, or completes the sentence "the process ..."."""
+    """How a child ended: `fault` is empty, or completes the sentence "the process ...".
+
+    `lacking` is what the machine did not give it: time, memory, room, a port. A child that ended
+    for that says nothing about the program. Empty otherwise.
+    """
 
     fault: str
     output: str
     seconds: float
     timed_out: bool = False
+    lacking: str = ""
 
 
 class Child:
@@ -57,7 +82,8 @@ class Child:
                 cwd=directory,
             )
         except OSError as error:
-            self._ended = Ended(f"could not be started: {error.strerror}", "", 0.0)
+            fault = f"could not be started: {error.strerror}"
+            self._ended = Ended(fault, "", 0.0, lacking=_lack(1, fault))
 
     def poll(self) -> Ended | None:
         """How the child ended, or None while it runs; past its time it is stopped."""
@@ -71,8 +97,9 @@ class Child:
         with self._output as output:
             output.seek(max(0, output.seek(0, os.SEEK_END) - _TAIL_BYTES))
             text = output.read().decode("utf-8", "replace")
-        fault = _reading(self._process.returncode, self._limit if late else None, text)
-        self._ended = Ended(fault, text, seconds, late)
+        code = self._process.returncode
+        fault = _reading(code, self._limit if late else None, text)
+        self._ended = Ended(fault, text, seconds, late, "time" if late else _lack(code, text))
         return self._ended
 
     def stop(self) -> None:
@@ -172,12 +199,27 @@ def _reading(code: int, limit: float | None, output: str) -> str:
         return f"gave no result within {limit:g} s and was stopped{_last_line(output)}"
     if code < 0:
         name = signal.Signals(-code).name if -code in list(signal.Signals) else str(-code)
-        memory = " (out of memory, or killed by hand)" if -code == signal.SIGKILL else ""
-        bus = " (a shared-memory file system that is full)" if -code == signal.SIGBUS else ""
-        return f"was ended by {name}{memory}{bus}{_last_line(output)}"
+        return f"was ended by {name}{_last_line(output)}"
     if code:
         return f"ended with exit status {code}{_last_line(output)}"
     return ""
+
+
+def _lack(code: int, output: str) -> str:
+    """What a child that ended with `code` lacked, or "" where nothing points to that."""
+    if not code:
+        return ""
+    if -code in _SIGNALS:
+        return _SIGNALS[signal.Signals(-code)]
+    try:
+        # What a full disk breaks seldom says so itself.
+        with tempfile.TemporaryFile() as probe:
+            probe.write(bytes(_ROOM_BYTES))
+            probe.flush()
+    except OSError as error:
+        return f"room in {tempfile.gettempdir()}: {error.strerror}"
+    found = _LACKS.search(output)
+    return f'what it needs: "{found[0]}"' if found else ""
 
 
 def _last_line(output: str) -> str:

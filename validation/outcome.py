@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from validation.children import Ended
+
 HOLDS = "holds"
 DOES_NOT_HOLD = "does not hold"
 NOT_JUDGED = "not judged"
@@ -24,6 +26,27 @@ class ValidationError(Exception):
 
     def __str__(self) -> str:
         return f"{self.message}\n  next: {self.hint}" if self.hint else self.message
+
+
+class CheckFaultError(Exception):
+    """Ends a check early: `verdict` is "does not hold" or "not judged"."""
+
+    def __init__(self, evidence: str, verdict: str = DOES_NOT_HOLD) -> None:
+        super().__init__(evidence)
+        self.evidence = evidence
+        self.verdict = verdict
+
+
+def failed(process: str, ended: Ended, *, detail: str = "") -> CheckFaultError:
+    """The fault for a `process` that failed; `detail` may say more than its last words.
+
+    A machine that did not give what was needed leaves the check without a judgement.
+    """
+    evidence = f"{process} {ended.fault.partition(';')[0] if detail else ended.fault}"
+    evidence += f": {detail}" if detail else ""
+    if ended.lacking:
+        return CheckFaultError(f"{evidence}; the machine lacks {ended.lacking}", NOT_JUDGED)
+    return CheckFaultError(evidence)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from pathlib import Path
 from validation import lane, machine
 from validation.checks import CHECKS, Check, Nodes
 from validation.children import POLL_SECONDS, Child, Ended
-from validation.outcome import DOES_NOT_HOLD, NOT_JUDGED, Outcome, from_json
+from validation.outcome import DOES_NOT_HOLD, NOT_JUDGED, Outcome, failed, from_json
 
 _REPOSITORY = Path(__file__).resolve().parent.parent
 LANES = {"portable": lane.PORTABLE, "gpu": lane.GPU}
@@ -136,15 +136,16 @@ class RunningCheck:
 def read_outcome(check: Check, path: Path, ended: Ended) -> Outcome:
     """The outcome a child wrote to `path`, or one that says how the child failed.
 
-    A program that crashes in the stack is evidence against it; one that was stopped for its
-    time, or whose result cannot be read, leaves the check without a judgement.
+    A program that crashes in the stack is evidence against it; one that the machine did not give
+    what it needed, or whose result cannot be read, leaves the check without a judgement.
     """
     try:
         outcome = from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        fault = ended.fault or "ended without a result"
-        verdict = NOT_JUDGED if ended.timed_out or not ended.fault else DOES_NOT_HOLD
-        return Outcome(check.name, verdict, f"the check's process {fault}")
+        if not ended.fault:
+            return Outcome(check.name, NOT_JUDGED, "the check's process ended without a result")
+        fault = failed("the check's process", ended)
+        return Outcome(check.name, fault.verdict, fault.evidence)
     except (OSError, ValueError) as error:
         return Outcome(check.name, NOT_JUDGED, f"the check's process wrote no result: {error}")
     if outcome.name != check.name:

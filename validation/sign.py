@@ -8,6 +8,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from validation import canonical
+from validation.canonical import write_whole
 from validation.outcome import DOES_NOT_HOLD, EXIT_CODES, HOLDS, NOT_JUDGED, ValidationError
 
 # Keeps a signature made here from being taken for one made for another purpose.
@@ -28,11 +30,11 @@ def sign(path: Path, key: Path) -> Path:
         raise ValidationError(f"there is no certificate {path}")
     if not key.is_file():
         raise ValidationError(f"there is no key {key}", hint="ssh-keygen -t ed25519 -f KEY")
-    # ssh-keygen asks before it overwrites, and nobody is there to answer.
-    signature.unlink(missing_ok=True)
-    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE, str(path)])
-    if done.returncode or not signature.is_file():
+    # From standard input to standard output: an older signature stays until there is a new one.
+    done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], path.read_bytes())
+    if done.returncode or not done.stdout:
         raise ValidationError(f"{path} could not be signed with {key}: {_reason(done)}")
+    write_whole(signature, done.stdout)
     return signature
 
 
@@ -77,7 +79,10 @@ def _reason(done: subprocess.CompletedProcess[bytes]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """`sign CERTIFICATE --key KEY` or `verify CERTIFICATE --signers FILE`; the exit code."""
+    """`sign CERTIFICATE --key KEY` or `verify CERTIFICATE --signers FILE`; the exit code.
+
+    `verify --json FILE` writes verdict, signer ("" if none) and evidence as canonical JSON.
+    """
     options = argparse.ArgumentParser(prog="sign", description=__doc__)
     verbs = options.add_subparsers(dest="verb", required=True)
     signing, verifying = verbs.add_parser("sign"), verbs.add_parser("verify")
@@ -86,21 +91,31 @@ def main(arguments: Sequence[str]) -> int:
     verifying.add_argument("certificate", type=Path)
     verifying.add_argument("--signers", type=Path, required=True)
     verifying.add_argument("--signature", type=Path)
+    verifying.add_argument("--json", metavar="FILE", help="the verdict; - for standard output")
     chosen = options.parse_args(arguments)
     try:
-        if chosen.verb == "sign":
-            said = f"signed: {sign(chosen.certificate, chosen.key)}"
-        else:
-            name = verify(chosen.certificate, chosen.signers, chosen.signature)
-            said = f"{chosen.certificate} was signed by {name}"
-    except BadSignatureError as fault:
-        print(fault, file=sys.stderr)  # noqa: T201
-        return EXIT_CODES[DOES_NOT_HOLD]
+        if chosen.verb == "verify":
+            return _verify(chosen)
+        print(f"signed: {sign(chosen.certificate, chosen.key)}")  # noqa: T201
     except ValidationError as fault:
         print(fault, file=sys.stderr)  # noqa: T201
         return EXIT_CODES[NOT_JUDGED]
-    print(said)  # noqa: T201
     return EXIT_CODES[HOLDS]
+
+
+def _verify(chosen: argparse.Namespace) -> int:
+    verdict, name = HOLDS, ""
+    try:
+        name = verify(chosen.certificate, chosen.signers, chosen.signature)
+        said = f"{chosen.certificate} was signed by {name}"
+    except ValidationError as fault:
+        verdict = DOES_NOT_HOLD if isinstance(fault, BadSignatureError) else NOT_JUDGED
+        said = str(fault)
+    aside = verdict != HOLDS or chosen.json == "-"
+    print(said, file=sys.stderr if aside else sys.stdout)
+    if chosen.json:
+        canonical.write(chosen.json, {"verdict": verdict, "signer": name, "evidence": said})
+    return EXIT_CODES[verdict]
 
 
 if __name__ == "__main__":

@@ -64,6 +64,39 @@ def test_no_names_and_no_paths_are_in_a_certificate_unless_asked_for():
 
 
 @pytest.mark.parametrize(
+    ("evidence", "shown"),
+    [
+        ("read /home/ann/a b/torch/x.py", None),
+        ("cannot open '/home/ann/my files/x.py': no such file", "cannot open '[path]/x.py'"),
+        ('from "/srv/lab of ann/lib.so" it is', 'from "[path]/lib.so" it is'),
+        ("index file:///home/ann/wheels/torch.whl", "index file://[path]/torch.whl"),
+        ("PATH=/home/ann/bin:/usr/local/bin", "PATH=[path]/bin:[path]/bin"),
+        ("/dev/shm has 0 KiB free", "/dev/shm has 0 KiB free"),
+        ("1/2 of it", "1/2 of it"),
+        ("https://example.org/a/b", "https://example.org/a/b"),
+    ],
+)
+def test_paths_with_spaces_quotes_and_urls_are_taken_out(evidence, shown, monkeypatch, tmp_path):
+    if shown is None:  # a directory of the run itself, unquoted and with a space
+        place = tmp_path / "a b"
+        place.mkdir()
+        monkeypatch.chdir(place)
+        evidence, shown = f"read {place}/torch/x.py", "read [path]/x.py"
+    assert shown in canonical.dump(issued(evidence=evidence)).replace('\\"', '"')
+
+
+@pytest.mark.parametrize("name", ["transformer", "holds", "ddp"])
+def test_a_host_called_like_a_check_or_a_verdict_changes_no_name(name, monkeypatch):
+    monkeypatch.setattr(socket, "gethostname", lambda: name)
+    certificate_ = issued(evidence=f"seen on {name} today")
+    assert [check["name"] for check in certificate_["checks"]] == [
+        check["name"] for check in issued(identify=True)["checks"]
+    ]
+    assert certificate_["verdict"] == HOLDS
+    assert "seen on [name] today" in canonical.dump(certificate_)
+
+
+@pytest.mark.parametrize(
     "damage",
     [
         lambda text: "",

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -28,9 +30,8 @@ def test_a_child_that_ends_well_has_no_fault():
 
 def test_a_child_that_is_killed_gives_a_sentence_that_names_the_signal():
     ended = python("import os; print('so far', flush=True); os.kill(os.getpid(), 9)")
-    assert ended.fault == (
-        "was ended by SIGKILL (out of memory, or killed by hand); its last words: so far"
-    )
+    assert ended.fault == "was ended by SIGKILL; its last words: so far"
+    assert ended.lacking == "memory (or it was killed by hand)"
 
 
 def test_a_child_that_fails_gives_its_last_line():
@@ -138,9 +139,48 @@ def test_a_crash_after_the_result_still_counts(tmp_path):
     assert outcome.verdict == DOES_NOT_HOLD
 
 
-def test_a_child_that_ran_out_of_time_is_not_judged(tmp_path):
-    ended = Ended("gave no result within 3 s and was stopped", "", 3.0, timed_out=True)
-    assert read_outcome(CHECK, tmp_path / "outcome.json", ended).verdict == NOT_JUDGED
+@pytest.mark.parametrize(
+    ("code", "lacking"),
+    [
+        ("import os; os.kill(os.getpid(), 9)", "memory"),
+        ("import os; os.kill(os.getpid(), 7)", "room in a shared-memory file system"),
+        ("raise OSError(28, 'No space left on device')", "No space left on device"),
+        ("raise MemoryError", "MemoryError"),
+        ("raise RuntimeError('DefaultCPUAllocator: can\\'t allocate memory: you tried')", "memory"),
+        ("raise OSError(98, 'Address already in use')", "Address already in use"),
+        ("raise RuntimeError('unexpected pos 11648 vs 11542')", "unexpected pos"),
+        ("import time; time.sleep(60)", "time"),
+    ],
+)
+def test_what_the_machine_did_not_give_is_no_fault_of_the_stack(tmp_path, code, lacking):
+    ended = python(code, seconds=2 if "sleep" in code else 30)
+    outcome = read_outcome(CHECK, tmp_path / "outcome.json", ended)
+    assert outcome.verdict == NOT_JUDGED
+    assert "the machine lacks" in outcome.evidence
+    assert lacking in outcome.evidence
+
+
+@pytest.mark.parametrize(
+    "code", ["import os; os.kill(os.getpid(), 11)", "raise SystemExit(3)", "import no_such_module"]
+)
+def test_what_fails_by_itself_counts_against_the_stack(tmp_path, code):
+    outcome = read_outcome(CHECK, tmp_path / "outcome.json", python(code))
+    assert outcome.verdict == DOES_NOT_HOLD
+    assert "lacks" not in outcome.evidence
+
+
+def test_a_full_disk_is_found_though_nobody_says_so(tmp_path, monkeypatch):
+    class Full:
+        def __init__(self, *_, **__):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    child = Child([sys.executable, "-c", "raise SystemExit(1)"], seconds=30)
+    monkeypatch.setattr(tempfile, "TemporaryFile", Full)
+    while (ended := child.poll()) is None:
+        time.sleep(0.01)
+    outcome = read_outcome(CHECK, tmp_path / "outcome.json", ended)
+    assert outcome.verdict == NOT_JUDGED
+    assert "No space left on device" in outcome.evidence
 
 
 def outcome_of(verdict, needed=True):

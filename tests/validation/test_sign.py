@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 
@@ -53,6 +54,34 @@ def test_signing_again_replaces_the_signature(paper, key, signers):
     paper.write_text(canonical.dump(issued(cpu="Intel")))
     sign.sign(paper, key)
     assert sign.verify(paper, signers) == "lab@example.org"
+
+
+def test_a_signing_that_fails_keeps_the_signature_there_was(paper, key, signers, tmp_path):
+    sign.sign(paper, key)
+    broken = tmp_path / "broken"
+    broken.write_text("no key")
+    assert sign.main(["sign", str(paper), "--key", str(broken)]) == 2
+    assert sign.verify(paper, signers) == "lab@example.org"
+
+
+@pytest.mark.parametrize(
+    ("change", "verdict", "signer", "code"),
+    [
+        (lambda paper: None, "holds", "lab@example.org", 0),
+        (lambda paper: paper.write_text(paper.read_text() + " "), "does not hold", "", 1),
+        (lambda paper: paper.unlink(), "not judged", "", 2),
+    ],
+)
+def test_the_verdict_on_a_signature_as_json(
+    paper, key, signers, tmp_path, change, verdict, signer, code
+):
+    sign.sign(paper, key)
+    change(paper)
+    said = tmp_path / "verdict.json"
+    arguments = ["verify", str(paper), "--signers", str(signers), "--json", str(said)]
+    assert sign.main(arguments) == code
+    value = json.loads(said.read_text())
+    assert (value["verdict"], value["signer"]) == (verdict, signer)
 
 
 def test_one_changed_byte_breaks_the_signature(paper, key, signers, capsys):

@@ -10,7 +10,8 @@ from pathlib import Path
 class Check:
     """One check: `module` has `run(settings) -> Outcome`; `lane` is "portable" or "gpu".
 
-    It is given `seconds`; `alone` keeps other checks away while it runs.
+    It is given `seconds`; `alone` keeps other checks away while it runs. `guarded`: operations
+    whose bits depend on the CPU's maker stop it (`validation/guard.py`).
     """
 
     name: str
@@ -19,6 +20,7 @@ class Check:
     seconds: int
     lane: str = "portable"
     alone: bool = False
+    guarded: bool = False
 
 
 @dataclass(frozen=True)
@@ -51,24 +53,28 @@ CHECKS = (
         "validation.checks.transformer",
         "Does a Transformer learn in fp32, bf16 and fp16, and leave the recorded bits?",
         seconds=900,
+        guarded=True,
     ),
     Check(
         "resume",
         "validation.checks.resume",
         "Does a run that was saved and loaded in a new process end with the same bits?",
         seconds=900,
+        guarded=True,
     ),
     Check(
         "ddp",
         "validation.checks.ddp",
         "Do two DDP ranks leave the bits of one process, and does a dead rank end the run?",
         seconds=1800,
+        guarded=True,
     ),
     Check(
         "neighbours",
         "validation.checks.neighbours",
         "Do torchvision, torchaudio, numpy and DataLoader workers leave the recorded bits?",
         seconds=900,
+        guarded=True,
     ),
     Check(
         "compile",

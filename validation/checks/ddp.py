@@ -16,7 +16,7 @@ from validation import training
 from validation.checks import Nodes, Settings
 from validation.checks.ddp_rank import MODEL, MODES, STEPS, SURVIVED
 from validation.children import Ended, start_and_wait
-from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
+from validation.outcome import DOES_NOT_HOLD, HOLDS, CheckFaultError, Outcome, failed
 
 SECONDS = 600
 MULTI_NODE_SECONDS = 900
@@ -24,24 +24,22 @@ MULTI_NODE_SECONDS = 900
 
 def run(settings: Settings) -> Outcome:
     """One launch over several nodes, or three properties on this machine alone."""
-    faults: list[str] = []
     digests: dict[str, str] = {}
     nodes = settings.nodes
     ranks = 2 if nodes.count == 1 else max(1, 2 // nodes.count)
     world = ranks * nodes.count
-    results = launch(
-        settings.scratch / "first", nodes, ranks, "pair" if world == 2 else "many", faults
-    )
-    if results:
-        faults += disagreements(results)
-        digests = {f"{world} ranks, {mode}": results[0][mode]["digests"][0] for mode in MODES}
+    try:
+        results = launch(settings.scratch / "first", nodes, ranks, "pair" if world == 2 else "many")
+        digests |= {f"{world} ranks, {mode}": results[0][mode]["digests"][0] for mode in MODES}
+        faults = disagreements(results)
         if world == 2:
             faults += _unlike_one_process(results[0])
-    if nodes.count == 1 and not faults:
-        four = launch(settings.scratch / "four", nodes, 4, "four", faults)
-        if four:
-            faults += disagreements(four)
+        if nodes.count == 1 and not faults:
+            four = launch(settings.scratch / "four", nodes, 4, "four")
             digests["4 ranks, fp32"] = four[0]["fp32"]["digests"][0]
+            faults += disagreements(four)
+    except CheckFaultError as fault:
+        return Outcome("ddp", fault.verdict, fault.evidence, digests=digests)
     evidence = "; ".join(faults) or _evidence(nodes, world)
     return Outcome("ddp", DOES_NOT_HOLD if faults else HOLDS, evidence, digests=digests)
 
@@ -56,12 +54,10 @@ def _evidence(nodes: Nodes, world: int) -> str:
     )
 
 
-def launch(
-    scratch: Path, nodes: Nodes, ranks: int, scene: str, faults: list[str]
-) -> list[dict[str, Any]]:
-    """Starts `ranks` ranks on this node; returns what each wrote, adding to `faults`.
+def launch(scratch: Path, nodes: Nodes, ranks: int, scene: str) -> list[dict[str, Any]]:
+    """Starts `ranks` ranks on this node and returns what each wrote.
 
-    `scene` is one of those of `validation.checks.ddp_rank.main`.
+    `scene` is one of those of `validation.checks.ddp_rank.main`. Raises CheckFaultError.
     """
     scratch.mkdir()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
@@ -79,14 +75,14 @@ def launch(
     seconds = SECONDS if nodes.count == 1 else MULTI_NODE_SECONDS
     ended = start_and_wait(command, seconds=seconds, environment=environment)
     results = _read(scratch, ranks)
-    if scene == "four":
-        faults += _after_a_death(ended, scratch)
+    complete = len(results) == ranks
+    if complete and scene == "four":
+        _judge_a_death(ended, scratch)
     elif ended.fault:
-        faults.append(f"torch.distributed.run with {ranks} ranks {_cause(ended)}")
-        return []
-    if len(results) != ranks:
-        faults.append(f"{len(results)} of {ranks} ranks wrote a result")
-        return []
+        launcher = f"torch.distributed.run with {ranks} ranks"
+        raise failed(launcher, ended, detail=_rank_error(ended.output))
+    elif not complete:
+        raise CheckFaultError(f"{len(results)} of {ranks} ranks wrote a result")
     return results
 
 
@@ -99,19 +95,21 @@ def _endpoint(nodes: Nodes, scene: str) -> str:
     return f"{host}:{int(port) + (scene == 'gpu')}"
 
 
-def _cause(ended: Ended) -> str:
-    """The launcher's own last line says little; a rank's exception says more."""
-    errors = [line for line in ended.output.splitlines() if "Error" in line and "[rank" in line]
-    return f"{ended.fault.partition(';')[0]}: {errors[0][:300]}" if errors else ended.fault
+def _rank_error(output: str) -> str:
+    """The first exception of a rank, or "": it says more than the launcher's own last line."""
+    errors = [line for line in output.splitlines() if "Error" in line and "[rank" in line]
+    return errors[0][:300] if errors else ""
 
 
-def _after_a_death(ended: Ended, scratch: Path) -> list[str]:
+def _judge_a_death(ended: Ended, scratch: Path) -> None:
+    """All ranks had written their results when one of them was killed; the run has to end."""
     if ended.timed_out:
-        return [f"a rank was killed and the others still hung {SECONDS} s later"]
+        raise CheckFaultError(f"a rank was killed and the others still hung {SECONDS} s later")
     if not ended.fault:
-        return ["a rank was killed and the run still ended as if nothing had happened"]
+        raise CheckFaultError("a rank was killed and the run ended as if nothing had happened")
     survivors = sorted(path.name for path in scratch.glob(f"*{SURVIVED}"))
-    return [f"a rank was killed and others went on training: {survivors}"] if survivors else []
+    if survivors:
+        raise CheckFaultError(f"a rank was killed and others went on training: {survivors}")
 
 
 def _read(scratch: Path, ranks: int) -> list[dict[str, Any]]:

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from validation import training
 from validation.children import die_with_parent
+from validation.guard import PortableGuard
 from validation.model import FULL, SMALL, Size
 
 MODEL = dataclasses.replace(SMALL, steps=8)
@@ -66,15 +67,15 @@ def main(scene: str, scratch: Path) -> None:
     """
     die_with_parent()
     size, device = MODEL, "cpu"
-    attention: contextlib.AbstractContextManager[object] = contextlib.nullcontext()
+    surroundings: contextlib.AbstractContextManager[object] = PortableGuard()
     if scene == "gpu":
         size, device = FULL, f"cuda:{os.environ['LOCAL_RANK']}"
         torch.cuda.set_device(device)
         # The mathematical form of attention is deterministic on every GPU.
-        attention = sdpa_kernel(SDPBackend.MATH)
+        surroundings = sdpa_kernel(SDPBackend.MATH)
     distributed.init_process_group("nccl" if scene == "gpu" else "gloo", timeout=TIMEOUT)
     modes = {"fp32": MODES["fp32"]} if scene == "four" else MODES
-    with attention:
+    with surroundings:
         result = {
             # Two ranks are compared with one process, which is a repetition already.
             mode: _play(size, precision, count, device, times=1 if scene == "pair" else 2)

@@ -18,7 +18,7 @@ from validation import nvml, training
 from validation.checks import Settings
 from validation.checks.ddp import disagreements, launch
 from validation.model import FULL, Size
-from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome
+from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, CheckFaultError, Outcome
 
 # name -> precision, whether TF32 may replace fp32 in matrix products
 TABLE = {
@@ -57,12 +57,14 @@ def judge(device: str, size: Size, settings: Settings) -> Outcome:
     if count >= 2:
         digests["DataParallel"] = _repeat(size, "fp32", device, faults, several=True)
     if device == "cuda" and world >= 2:
-        results = launch(settings.scratch / "gpu", settings.nodes, count, "gpu", faults)
-        if results:
-            faults += disagreements(results)
-            digests.update(
-                {f"{world} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
-            )
+        try:
+            results = launch(settings.scratch / "gpu", settings.nodes, count, "gpu")
+        except CheckFaultError as fault:
+            return Outcome("gpu", fault.verdict, fault.evidence, digests=digests)
+        faults += disagreements(results)
+        digests.update(
+            {f"{world} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
+        )
     table = {name: measure(size, name, device) for name in TABLE}
     best = max(table, key=lambda name: int(table[name]["tokens per second"]))
     several = f"NCCL DDP over {world} GPUs" if world >= 2 else "one GPU, NCCL not judged"

@@ -13,7 +13,6 @@ from torch.utils.data import DataLoader, Dataset
 
 from validation.checks import Settings
 from validation.digest import digest
-from validation.guard import PortableGuard
 from validation.outcome import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, Outcome
 
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 - where worker processes pass tensors, not a scratch file
@@ -24,14 +23,13 @@ SEED = 20250604
 def run(settings: Settings) -> Outcome:
     """Results are compared with the reference by the caller; here with what must be equal."""
     torch.use_deterministic_algorithms(True)
-    with PortableGuard():
-        digests = {
-            "nms": nms(),
-            "resize": resize(),
-            "resnet block": resnet_block(),
-            "spectrogram": spectrogram(),
-            "resample": resample(),
-        }
+    digests = {
+        "nms": nms(),
+        "resize": resize(),
+        "resnet block": resnet_block(),
+        "spectrogram": spectrogram(),
+        "resample": resample(),
+    }
     if not round_trips():
         return Outcome("neighbours", DOES_NOT_HOLD, "a tensor changes on its way to numpy and back")
     digests["loader, 0 workers"] = loader(0)

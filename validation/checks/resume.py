@@ -8,8 +8,9 @@ from pathlib import Path
 from validation import training
 from validation.checks import Settings
 from validation.children import start_and_wait
+from validation.guard import PortableGuard
 from validation.model import SMALL
-from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome
+from validation.outcome import DOES_NOT_HOLD, HOLDS, Outcome, failed
 
 STOP = SMALL.steps // 2 - 1
 SECONDS = 400
@@ -28,7 +29,8 @@ def run(settings: Settings) -> Outcome:
         [sys.executable, "-m", "validation.checks.resume", str(settings.scratch)], seconds=SECONDS
     )
     if ended.fault:
-        return Outcome("resume", DOES_NOT_HOLD, f"the process that resumes {ended.fault}")
+        fault = failed("the process that resumes", ended)
+        return Outcome("resume", fault.verdict, fault.evidence)
     resumed = {p: (settings.scratch / f"{p}.digest").read_text() for p in training.PRECISIONS}
     different = [p for p in training.PRECISIONS if whole[p] != resumed[p]]
     if different:
@@ -51,9 +53,10 @@ def run(settings: Settings) -> Outcome:
 def resume(scratch: Path) -> None:
     """Loads each precision's run from `scratch`, ends it and writes its digest beside it."""
     for precision in training.PRECISIONS:
-        run = training.start(SMALL, precision)
-        training.load(run, scratch / f"{precision}.pt")
-        training.train(run)
+        with PortableGuard():
+            run = training.start(SMALL, precision)
+            training.load(run, scratch / f"{precision}.pt")
+            training.train(run)
         (scratch / f"{precision}.digest").write_text(training.run_digest(run))
 
 
