@@ -401,7 +401,7 @@ class _Render:
         known = self.known(planned)
         if planned.kind == "bytecode":
             wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
-            return self._write(planned, compiled(self.compiler, _wheel_sources(wheels)))
+            return self._write(planned, compiled(self.compiler, wheel_sources(wheels)))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -426,12 +426,7 @@ class _Render:
 
     def _configuration(self, rootfs: Rootfs) -> Iterator[Item]:
         yield from rootfs.configuration_items(self.source.rootfs)
-        standard_library = [
-            (path, source)
-            for path, source in sorted(rootfs.sources.items())
-            if path.startswith(f"usr/lib/python{PYTHON_VERSION}/") and "/lib2to3/tests/" not in path
-        ]
-        yield from compiled(self.compiler, standard_library)
+        yield from compiled(self.compiler, standard_library(rootfs))
 
     def _write(self, planned: Planned, items: Iterable[Item]) -> Blob:
         made: list[Blob] = []
@@ -508,7 +503,16 @@ def _compiler(debs: Sequence[Path]) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+def standard_library(rootfs: Rootfs) -> list[tuple[str, bytes]]:
+    """Return the Python sources of the packages that `rootfs` saw, as (path, contents)."""
+    return [
+        (path, source)
+        for path, source in sorted(rootfs.sources.items())
+        if path.startswith(f"usr/lib/python{PYTHON_VERSION}/") and "/lib2to3/tests/" not in path
+    ]
+
+
+def wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python sources of wheels as (path in the image, contents), each path once."""
     seen: set[str] = set()
     for path in wheels:
