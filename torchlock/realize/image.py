@@ -18,12 +18,12 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal, TypeVar
+from typing import IO, Literal
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
@@ -68,8 +68,6 @@ DRIVER_FLOOR = "525.60.13"
 """The oldest NVIDIA driver for CUDA 12, by minor-version compatibility."""
 
 Kind = Literal["rootfs", "wheels", "bytecode"]
-
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -339,7 +337,6 @@ class _Render:
         self.recorded = recorded_layers(source).layers
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
-        self.compiler = Path()
         self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
@@ -359,13 +356,15 @@ class _Render:
             if p.kind != "rootfs":
                 jobs.append(lambda p=p: {p.key: self._layer(p)})  # type: ignore[misc]
         self.say(f"writing {len(missing)} of {len(self.planned)} layers")
-        with ExitStack() as stack:
-            if any(p.kind != "wheels" for p in missing):
-                self.compiler = stack.enter_context(
-                    _compiler(self._paths(compiler_packages(self.source.rootfs)))
-                )
-            for made in _in_parallel(jobs):
-                have.update(made)
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            futures = [pool.submit(job) for job in jobs]
+            try:
+                for future in futures:
+                    have.update(future.result())
+            except BaseException:
+                for future in futures:
+                    future.cancel()
+                raise
         return have
 
     def _present(self, planned: Planned) -> Blob | None:
@@ -400,8 +399,9 @@ class _Render:
     def _layer(self, planned: Planned) -> Blob:
         known = self.known(planned)
         if planned.kind == "bytecode":
-            wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
-            return self._write(planned, compiled(self.compiler, wheel_sources(wheels)))
+            with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
+                wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
+                return self._write(planned, compiled(root, _wheel_sources(wheels)))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -421,12 +421,14 @@ class _Render:
         for p, name in zip(planned, LAYERS, strict=False):
             debs = self._paths(p.artifacts)
             made[p.key] = self._write(p, rootfs.package_items(debs, first=name == LAYERS[0]))
-        made[planned[-1].key] = self._write(planned[-1], self._configuration(rootfs))
+        with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
+            items = self._configuration(rootfs, root)
+            made[planned[-1].key] = self._write(planned[-1], items)
         return made
 
-    def _configuration(self, rootfs: Rootfs) -> Iterator[Item]:
+    def _configuration(self, rootfs: Rootfs, compiler: Path) -> Iterator[Item]:
         yield from rootfs.configuration_items(self.source.rootfs)
-        yield from compiled(self.compiler, standard_library(rootfs))
+        yield from compiled(compiler, standard_library(rootfs))
 
     def _write(self, planned: Planned, items: Iterable[Item]) -> Blob:
         made: list[Blob] = []
@@ -465,19 +467,6 @@ class _Render:
                 )
 
 
-def _in_parallel(jobs: Iterable[Callable[[], _T]]) -> Iterator[_T]:
-    """Run jobs on as many threads as help; the first fault cancels those not yet begun."""
-    with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
-        futures = [pool.submit(job) for job in jobs]
-        try:
-            for future in futures:
-                yield future.result()
-        except BaseException:
-            for future in futures:
-                future.cancel()
-            raise
-
-
 def _any_rootfs(missing: Iterable[Planned]) -> bool:
     return any(p.kind == "rootfs" for p in missing)
 
@@ -512,7 +501,7 @@ def standard_library(rootfs: Rootfs) -> list[tuple[str, bytes]]:
     ]
 
 
-def wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+def _wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python sources of wheels as (path in the image, contents), each path once."""
     seen: set[str] = set()
     for path in wheels:
