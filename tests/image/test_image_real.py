@@ -22,6 +22,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.image_making import check_recorded
+from tests.support.hosts import FACTS, assert_another, other_host
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
@@ -175,18 +176,19 @@ def other_python(tmp_path: Path) -> Path:
 
 
 def test_another_host_renders_the_same_digest(rendered: Rendered, tmp_path: Path):
+    """Another Python, clock, user, umask, locale, hash seed, zlib, and one core."""
+    (tmp_path / "scratch").mkdir()
+    host = other_host(tmp_path / "scratch")
     (tmp_path / "rootfs.json").write_text(rootfs_lock_text(rendered.source.rootfs))
     script = OTHER.format(
         repository=str(REPOSITORY.root), rootfs=str(tmp_path / "rootfs.json"),
         out=str(tmp_path / "out"), store=str(rendered.store.root),
     )  # fmt: skip
-    environment = {
-        **os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7",
-        "SOURCE_DATE_EPOCH": "1", "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
-    said = run("taskset", "-c", "0", other_python(tmp_path), "-c", script, env=environment)
-    assert said.split()[-1] == rendered.image.digest
-    assert "(3, 11)" not in said
+    said = run(*host.before, other_python(tmp_path), "-c", script + FACTS, env=host.environment)
+    version, digest, facts = said.rsplit(maxsplit=2)
+    assert digest == rendered.image.digest
+    assert_another(facts, zlib=True)
+    assert "(3, 11)" not in version
     shutil.rmtree(tmp_path / "out")
 
 
