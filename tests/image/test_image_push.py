@@ -30,6 +30,8 @@ TAG = "demo:1"
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    for variable in ("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "none"))
     made = Layout(tmp_path / "layout")
     made.prepare()
     layers = []
@@ -334,6 +336,34 @@ def test_logins_of_the_docker_configuration_are_used(
     docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
     send(layout, registry)
     check(layout, registry)
+
+
+@pytest.mark.parametrize("part", ["lab/demo", "lab", ""])
+def test_the_longest_entry_of_podmans_file_is_used(
+    layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
+    """An entry for a repository goes before that of its namespace, and this before its host's."""
+    registry.login = f"Basic {LOGIN}"
+    wrong = base64.b64encode(b"me:wrong").decode()
+    shorter = {"lab/demo": ["lab", ""], "lab": ["", "la", "lab/other"], "": ["other"]}[part]
+    names = dict.fromkeys(shorter, wrong) | {part: LOGIN}
+    auths = {f"{registry.name}/{n}".rstrip("/"): {"auth": entry} for n, entry in names.items()}
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": auths}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    send(layout, registry)
+    check(layout, registry)
+
+
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"])
+def test_podmans_file_is_found_where_podman_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, variable: str
+):
+    monkeypatch.setenv(variable, str(tmp_path / "podman"))
+    (tmp_path / "podman" / "containers").mkdir(parents=True)
+    file = tmp_path / "podman" / "containers" / "auth.json"
+    file.write_text(json.dumps({"auths": {"registry.example/lab": {"auth": LOGIN}}}))
+    assert credentials("registry.example", "lab/demo") == Credentials("me", "secret")
+    assert credentials("registry.example", "labs/demo") is None
 
 
 def test_credential_helpers_are_asked(
