@@ -3,7 +3,6 @@
 import base64
 import hashlib
 import json
-import shutil
 import socket
 import stat
 import subprocess
@@ -460,29 +459,9 @@ def test_references_are_parsed():
 
 
 @pytest.fixture
-def real_registry(tmp_path: Path):
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("docker-registry is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = tmp_path / "registry.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{level: error}}\n"
-    )
-    process = subprocess.Popen(
-        [program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    for _ in range(100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield f"127.0.0.1:{port}"
-    process.terminate()
-    process.wait()
+def real_registry(tmp_path: Path) -> Iterator[str]:
+    with real_registry_in(tmp_path) as name:
+        yield name
 
 
 @pytest.mark.slow

@@ -6,6 +6,7 @@ podman runc openssh-client chromium chromium-driver.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -23,10 +24,12 @@ import pytest
 
 from tests.image.image_making import check_recorded
 from tests.support.hosts import FACTS, assert_another, other_host
+from tests.support.registry import real_registry_in
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
+from torchlock.oci.push import parse_reference, push
 from torchlock.realize.image import (
     DEFAULT_TAG,
     PLATFORM,
@@ -193,14 +196,32 @@ def test_another_host_renders_the_same_digest(rendered: Rendered, tmp_path: Path
 
 
 @pytest.fixture(scope="module")
-def loaded(rendered: Rendered) -> Iterator[str]:
+def loaded(rendered: Rendered, tmp_path_factory) -> Iterator[str]:
+    """The image as podman has it, pushed to a registry and pulled from there."""
     for program in ("podman", "/usr/sbin/runc", "ssh", "chromium", "chromedriver"):
         if not shutil.which(program):
             pytest.skip(f"{program} is not installed")
+    directory = tmp_path_factory.mktemp("registry")
+    with real_registry_in(directory) as registry:
+        name = f"{registry}/lab/torchlock:test"
+        pushed = push(Layout(rendered.out), DEFAULT_TAG, parse_reference(name))
+        assert pushed.digest == rendered.image.digest
+        run("podman", "pull", "--quiet", "--tls-verify=false", name)
+    shutil.rmtree(directory)
+    assert digest_of(name) == rendered.image.digest
+    yield name
+    subprocess.run(["podman", "rmi", "--force", name], check=False, capture_output=True)
+
+
+def digest_of(name: str) -> str:
+    return run("podman", "image", "inspect", "--format", "{{.Digest}}", name).strip()
+
+
+def test_the_layout_is_loaded_with_its_digest(rendered: Rendered, loaded: str):
     done = load(Layout(rendered.out), DEFAULT_TAG, "podman")
     assert done.digest_kept and done.digest == rendered.image.digest
-    yield done.name
-    subprocess.run(["podman", "rmi", "--force", done.name], check=False, capture_output=True)
+    run("podman", "untag", loaded, done.name)
+    assert digest_of(loaded) == rendered.image.digest
 
 
 def inside(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
@@ -255,11 +276,47 @@ hello
     assert "1\nTrue\nHello, world!" in said
 
 
-def test_validate_gives_the_recorded_digests_and_doctor_is_there(loaded: str):
-    said = inside(loaded, "validate", "--device", "cpu", "--only", "stack", "transformer")
+VALIDATE = ("validate", "--device", "cpu", "--json", "/out/certificate.json", "--only", "stack")
+
+
+def test_validate_gives_the_hosts_digests_and_doctor_is_there(loaded: str, tmp_path: Path):
+    """Lock, files and numbers; as `user` would run it, with nothing to write to but /tmp."""
+    tmp_path.chmod(0o777)
+    said = inside(
+        loaded, *VALIDATE, "transformer",
+        options=("--user", "1000", "--read-only", "--volume", f"{tmp_path}:/out"),
+    )  # fmt: skip
     assert "identical to the reference of class cpu x86-64 avx2" in " ".join(said.split())
-    if (REPOSITORY.root / "torchlock" / "doctor" / "__main__.py").exists():
-        assert "usage" in inside(loaded, "doctor", "--help")
+    certificate = json.loads((tmp_path / "certificate.json").read_text())
+    records = read_records(REPOSITORY.records, PLATFORM)
+    assert certificate["verdict"] == "holds"
+    assert certificate["lock"]["verdict"] == certificate["files"]["verdict"] == "holds"
+    assert certificate["lock"]["digest"] == read_lock(REPOSITORY.lock).digest
+    assert certificate["files"]["tree"] == records.tree
+    assert certificate["files"]["wheels"] == {w.name: w.tree for w in records.wheels.values()}
+    assert "byte code files are what their source compiles to" in certificate["files"]["evidence"]
+    assert "usage" in inside(loaded, "doctor", "--help")
+
+
+def test_validate_names_what_was_changed_in_the_container(loaded: str, tmp_path: Path):
+    site = "/opt/torchlock/lib/python3.11/site-packages"
+    # One byte of a comment, and code whose header still fits its source.
+    script = f"""
+set -eu
+sed -i '1s/^.../###/' {site}/torch/nn/functional.py
+printf X | dd of={site}/torch/__pycache__/functional.cpython-311.pyc bs=1 seek=400 conv=notrunc
+entrypoint={site}/../../../libexec/entrypoint
+exec "$entrypoint" {" ".join(VALIDATE)}
+"""
+    done = subprocess.run(
+        [*RUN, "--rm", "--volume", f"{tmp_path}:/out", loaded, "bash", "-c", script],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-2000:]
+    assert "changed: lib/python3.11/site-packages/torch/nn/functional.py" in done.stderr
+    assert "torch/__pycache__/functional.cpython-311.pyc: its code is not" in done.stderr
+    files = json.loads((tmp_path / "certificate.json").read_text())["files"]
+    assert files["verdict"] == "does not hold" and files["tree"] != "none"
 
 
 def test_the_first_notebook_runs_top_to_bottom(loaded: str):
@@ -457,6 +514,20 @@ def test_sigterm_ends_it_and_a_volume_keeps_the_host_key(loaded: str, keys: Path
     [
         ("--user", "12345:0", "--read-only", "--read-only-tmpfs=false"),
         ("--user", "1000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        (  # a restricted pod: any UID, a writable /tmp and an empty volume
+            "--user",
+            "1000660000:0",
+            "--read-only",
+            "--read-only-tmpfs=false",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--tmpfs",
+            "/tmp:mode=1777",
+            "--tmpfs",
+            "/workspace:mode=0777",
+        ),
     ],
 )
 def test_it_serves_unprivileged(loaded: str, options: tuple[str, ...]):
