@@ -9,12 +9,14 @@ import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support.registry import real_registry_in
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.oci import push as pushing
 from torchlock.oci.credentials import Credentials, credentials
