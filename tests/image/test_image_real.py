@@ -1,7 +1,8 @@
 """The whole image: rendered from the lock, loaded by podman, and used as its users use it.
 
 Needs the 3 GB of wheels in the artifact store, Debian's packages, root, and from Debian:
-podman runc openssh-client chromium chromium-driver.
+podman runc docker-registry skopeo umoci nix-bin openssh-client chromium
+chromium-driver.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from tests.image.image_making import check_recorded
 from tests.support.hosts import FACTS, assert_another, other_host
 from tests.support.registry import real_registry_in
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
@@ -37,6 +39,7 @@ from torchlock.realize.image import (
     ImageSource,
     render,
 )
+from torchlock.realize.image_wheels import SITE
 from torchlock.records import read_records
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import (
@@ -193,6 +196,23 @@ def test_another_host_renders_the_same_digest(rendered: Rendered, tmp_path: Path
     assert_another(facts, zlib=True)
     assert "(3, 11)" not in version
     shutil.rmtree(tmp_path / "out")
+
+
+def test_what_umoci_unpacks_has_the_recorded_tree_by_nix(rendered: Rendered, tmp_path: Path):
+    """Copied by skopeo, unpacked by umoci, hashed by Nix: nothing of ours looks at the files."""
+    copy = f"{tmp_path}/copy:t"
+    run("skopeo", "copy", "--quiet", f"oci:{rendered.out}:{DEFAULT_TAG}", f"oci:{copy}")
+    assert Layout(tmp_path / "copy").find("t")["digest"] == rendered.image.digest
+    run("umoci", "unpack", "--rootless", "--image", copy, tmp_path / "bundle")
+    site = tmp_path / "bundle" / "rootfs" / SITE
+    for path in [*site.rglob("__pycache__")]:
+        shutil.rmtree(path)
+    for path in [p for n in INSTALLER_METADATA for p in site.glob(f"*.dist-info/{n}")]:
+        path.unlink()
+    said = run("nix", "--extra-experimental-features", "nix-command", "hash", "path", site)
+    assert said.strip() == read_records(REPOSITORY.records, PLATFORM).tree
+    for name in ("bundle", "copy"):
+        shutil.rmtree(tmp_path / name)
 
 
 @pytest.fixture(scope="module")
