@@ -19,17 +19,26 @@
     in
     {
       packages = eachSystem (
-        { environment, site-packages, wheelhouse, ... }:
+        {
+          environment,
+          site-packages,
+          wheelhouse,
+          image,
+          ...
+        }:
         {
           default = environment;
-          inherit site-packages wheelhouse;
+          inherit site-packages wheelhouse image;
         }
       );
 
       devShells = eachSystem (
         { pkgs, environment, ... }:
         {
-          default = pkgs.mkShell { packages = [ environment ]; };
+          default = pkgs.mkShell {
+            packages = [ environment ];
+            VIRTUAL_ENV = "${environment}"; # by which `invoke` and editors find it
+          };
         }
       );
 
@@ -42,9 +51,22 @@
       );
 
       checks = eachSystem (
-        { pkgs, environment, site-packages, ... }:
+        {
+          pkgs,
+          environment,
+          site-packages,
+          renderer,
+          image,
+          ...
+        }:
         import ./nix/checks.nix {
-          inherit pkgs environment site-packages;
+          inherit
+            pkgs
+            environment
+            site-packages
+            renderer
+            image
+            ;
           source = self;
         }
       );

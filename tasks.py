@@ -100,7 +100,11 @@ def lock(
     rootfs: bool = False,
     json: str | None = None,
 ) -> int:
-    """Make conda-lock.yml again from environment.yml; --check only says whether they agree."""
+    """Make conda-lock.yml again from environment.yml; --check only says whether they agree.
+
+    --nixpkgs REVISION moves the pin of flake.nix and flake.lock, --rootfs that of the image's
+    Debian packages; each leaves the rest as it is.
+    """
     repository = this_repository()
     if check:
         checks = check_lock(repository)

@@ -1,7 +1,8 @@
 # Everything that the lock gives for one system.
 #
 # { pkgs, pylock ? ..., records ? ... } ->
-#   { wheels, wheelhouse, site-packages, bytecode = { site, stdlib }, environment }
+#   { wheels, wheelhouse, site-packages, bytecode = { site, stdlib }, environment,
+#     renderer = { source, variables }, image }
 {
   pkgs,
   pylock ? ../pylock.toml,
@@ -33,6 +34,22 @@ let
       bytecode
       ;
   };
+  renderer = import ./renderer.nix {
+    inherit pkgs wheels wheelhouse;
+    pylock = ./pylock.renderer.toml;
+  };
+  image = import ./image.nix {
+    inherit
+      pkgs
+      wheels
+      wheelhouse
+      renderer
+      ;
+    debs = import ./debs.nix {
+      inherit pkgs;
+      lock = ../torchlock/rootfs/rootfs-lock.json;
+    };
+  };
 in
 {
   inherit
@@ -41,5 +58,7 @@ in
     site-packages
     bytecode
     environment
+    renderer
+    image
     ;
 }

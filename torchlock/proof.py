@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,9 @@ from torchlock.repository import Repository
 from torchlock.verify import Finding, Verdict, find_site, verify
 from torchlock.verify_conda import CondaVerdict
 
+_STORE_NAME = re.compile(r"[0-9a-df-np-sv-z]{32}-.+")
+"""How a path in a Nix store is named, wherever the store lies: hash in Nix's base 32, name."""
+
 CLEARING_UP = 20
 """Seconds that `validation` gets to stop its processes and remove its scratch directories."""
 
@@ -48,8 +52,8 @@ class Realization:
 def find_realization(prefix: Path | None) -> Realization | None:
     """Return the realization at `prefix`, or the one that is active here, or None.
 
-    Active is what this Python belongs to, or what VIRTUAL_ENV or CONDA_PREFIX name, if torchlock
-    or conda-lock made it.
+    Active is what this Python belongs to, or what VIRTUAL_ENV or CONDA_PREFIX name, if torchlock,
+    conda-lock or Nix made it.
 
     Raises `TorchlockError` when `prefix` is given and holds none.
     """
@@ -59,14 +63,25 @@ def find_realization(prefix: Path | None) -> Realization | None:
             if (here / MARKER).is_file() or _holds_torch(here):
                 return _realization(here)
         return None
-    find_site(prefix)
+    try:
+        find_site(prefix)
+    except TorchlockError as error:
+        if not _in_nix_store(prefix):
+            raise
+        hint = "invoke validate --prefix $(nix build --no-link --print-out-paths)"
+        raise TorchlockError(error.message, hint=hint) from None
     return _realization(prefix)
 
 
 def _holds_torch(prefix: Path) -> bool:
-    """Whether a conda prefix that another client made carries a torch to be judged."""
+    """Whether a prefix that conda or Nix made carries a torch to be judged."""
     site_packages = prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
-    return (prefix / "conda-meta").is_dir() and (site_packages / "torch").is_dir()
+    foreign = (prefix / "conda-meta").is_dir() or _in_nix_store(prefix)
+    return foreign and (site_packages / "torch").is_dir()
+
+
+def _in_nix_store(prefix: Path) -> bool:
+    return any(map(_STORE_NAME.fullmatch, prefix.resolve().parts))
 
 
 def _realization(prefix: Path) -> Realization:
@@ -76,7 +91,7 @@ def _realization(prefix: Path) -> Realization:
             return Realization(prefix, marker.foundation)
     if (prefix / "conda-meta").is_dir():
         return Realization(prefix, "conda")
-    return Realization(prefix, "nix" if prefix.is_relative_to("/nix/store") else "venv")
+    return Realization(prefix, "nix" if _in_nix_store(prefix) else "venv")
 
 
 def validate(
@@ -197,6 +212,8 @@ def _repair(realization: Realization) -> str:
     """What to type when files differ: `invoke env` puts right only what it made."""
     if (realization.prefix / MARKER).is_file():
         return f"invoke env --prefix {realization.prefix}"
+    if realization.foundation == "nix":
+        return f"nix store repair --recursive {realization.prefix.resolve()}"
     return "make it again with what made it, or one that can be repaired: invoke env --prefix DIR"
 
 

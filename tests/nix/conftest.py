@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.nix.hosts import make_driver
+from tests.nix.renderer import renderer_wheels
 from tests.nix.runner import HERE, REPOSITORY, Nix, private_environment
 from torchlock.artifacts import default_store, fetch
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
+from torchlock.rootfs.lock import fetch_debs, read_rootfs_lock
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +55,20 @@ def real_wheels(system_nix: Nix) -> None:
     wheels = read_lock(REPOSITORY / "conda-lock.yml").wheels("linux-64")
     paths = fetch(wheels, default_store(), mirrors=index_mirrors)
     system_nix.out("--add-fixed", "sha256", *paths, program="nix-store")
+
+
+@pytest.fixture(scope="session")
+def image_inputs(system_nix: Nix, real_wheels: None, tmp_path_factory: pytest.TempPathFactory):
+    """What the image is made from beside the wheels, put into the Nix store likewise."""
+    paths = fetch(renderer_wheels(), default_store(), mirrors=index_mirrors)
+    renamed = tmp_path_factory.mktemp("debs")
+    for path in fetch_debs(read_rootfs_lock(), default_store()):
+        safe = path.name.replace("~", "-")  # as in nix/debs.nix
+        paths.append(path if safe == path.name else Path(shutil.copy(path, renamed / safe)))
+    system_nix.out("--add-fixed", "sha256", *paths, program="nix-store")
+
+
+@pytest.fixture(scope="session")
+def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory with a stand-in for the driver, among libraries that are not the driver's."""
+    return make_driver(tmp_path_factory.mktemp("driver"))

@@ -6,11 +6,17 @@ import json
 import os
 import shutil
 import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.nix.runner import REPOSITORY
+from tests.nix.hosts import PATH, host_driver, on_a_host_with
+from tests.nix.runner import REPOSITORY, STUB, Nix
+from torchlock.lock import read_lock
+from torchlock.oci.layout import Layout, image_config, image_manifest
+from torchlock.realize.image import DEFAULT_TAG
 from torchlock.records import read_records
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
@@ -57,11 +63,135 @@ def test_both_versions_mean_the_same_store_path(system_nix, newer_nix):
     assert paths.pop().endswith("-torchlock-environment")
 
 
-@pytest.mark.usefixtures("real_wheels")
+@pytest.mark.usefixtures("image_inputs")
 def test_flake_check_holds(nix):
     done = nix.flake("flake check")
 
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_is_the_one_that_invoke_image_renders(nix, tmp_path):
+    link = tmp_path / "image"
+
+    done = nix.flake("build", "image", "--out-link", link)
+
+    assert done.returncode == 0, done.stderr
+    assert Layout(link).find(DEFAULT_TAG)["digest"] == invoke("image", "--digest").strip()
+
+
+def invoke(*arguments: str) -> str:
+    """What a task of this repository prints."""
+    command = [sys.executable, "-m", "invoke", *arguments]
+    return subprocess.run(
+        command, cwd=REPOSITORY, check=True, capture_output=True, text=True
+    ).stdout
+
+
+@pytest.fixture
+def other_image(tmp_path: Path) -> Layout:
+    """A layout with an image of the same name, without layers."""
+    layout = Layout(tmp_path / "layout")
+    layout.prepare()
+    config = image_config(created="2026-01-01", architecture="amd64", run={}, layers=[])
+    manifest = image_manifest(config, [], {})
+    for document in (config, manifest):
+        layout.add_document(document)
+    layout.publish(DEFAULT_TAG, manifest)
+    return layout
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_digest_check_names_both_digests(system_nix, other_image, tmp_path):
+    done = judge_image(system_nix, other_image, tmp_path / "link")
+
+    assert done.returncode != 0
+    found, recorded = other_image.find(DEFAULT_TAG)["digest"], invoke("image", "--digest").strip()
+    assert f"holds {found}, the recorded layers give {recorded}" in done.stderr
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_digest_check_reads_every_blob(system_nix, other_image, tmp_path):
+    config = other_image.manifest(other_image.find(DEFAULT_TAG))["config"]["digest"]
+    damaged = other_image.blob(config)
+    damaged.write_bytes(damaged.read_bytes().replace(b"amd64", b"arm64"))
+
+    done = judge_image(system_nix, other_image, tmp_path / "link")
+
+    assert done.returncode != 0
+    assert f"{config} has contents of digest sha256:" in done.stderr
+
+
+def judge_image(nix: Nix, layout: Layout, link: Path) -> subprocess.CompletedProcess[str]:
+    """Run the flake's check of the image over another layout."""
+    image = f'builtins.path {{ name = "layout"; path = {layout.root}; }}'
+    return nix.build(
+        f"(import {REPOSITORY}/nix/checks.nix {{ inherit pkgs; inherit (small {{ }}) renderer "
+        f"environment site-packages; source = {REPOSITORY}; image = {image}; }}).image-digest",
+        link,
+    )
+
+
+@pytest.mark.usefixtures("image_inputs")
+def test_image_of_two_locks_is_refused(system_nix, tmp_path):
+    head, *packages = (REPOSITORY / "pylock.toml").read_text().split("[[packages]]\n")
+    without = [package for package in packages if not package.startswith('name = "tqdm"')]
+    (tmp_path / "pylock.toml").write_text("[[packages]]\n".join([head, *without]))
+
+    done = system_nix.build(
+        f"(small {{ pylock = {tmp_path}/pylock.toml; }}).image", tmp_path / "link"
+    )
+
+    assert done.returncode != 0
+    assert "conda-lock.yml names tqdm-" in done.stderr
+    assert "which pylock.toml does not" in done.stderr
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_python_and_jupyter_run(nix):
+    python = nix.flake("run", "python", "--", "-c", "import sys; print(sys.prefix)")
+    jupyter = nix.flake("run", "jupyter", "--", "--version")
+
+    assert python.stdout.strip().endswith("-torchlock-environment"), python.stderr
+    [locked] = [w for w in read_lock(REPOSITORY / "conda-lock.yml").wheels("linux-64")
+                if w.name == "jupyterlab"]  # fmt: skip
+    assert jupyter.stdout.strip() == locked.version, jupyter.stderr
+
+
+def test_fmt_starts_the_formatter(nix):
+    done = nix.run("fmt", "--override-input", "nixpkgs", f"path:{STUB}", "--no-write-lock-file")
+
+    assert done.returncode == 0, done.stderr
+    assert "the formatter" in done.stdout
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_triton_finds_the_driver_and_builds_against_it(system_nix, driver, tmp_path):
+    link = tmp_path / "environment"
+    assert system_nix.flake("build", "", "--out-link", link).returncode == 0
+    source = tmp_path / "launcher.c"
+    source.write_text(LAUNCHER)
+    code = (
+        "import ctypes; from triton.backends.nvidia.driver import libcuda_dirs; "
+        "from triton.runtime.build import _build; dirs = libcuda_dirs(); print(*dirs); "
+        f"built = _build('launcher', '{source}', '{tmp_path}', dirs, [], ['cuda']); "
+        "print(ctypes.CDLL(built).start())"
+    )
+
+    done = on_a_host_with(
+        host_driver(driver), link / "bin" / "python", "-c", code, HOME=str(tmp_path), PATH=PATH
+    )
+
+    [where, returned] = done.stdout.split()
+    assert Path(where).is_relative_to(tmp_path / ".cache/torchlock/driver"), done.stderr
+    assert returned == "0"
+
+
+LAUNCHER = """
+#include <Python.h>
+extern int cuInit(unsigned flags);
+int start(void) { return cuInit(0); }
+"""
 
 
 @pytest.mark.usefixtures("real_wheels")
@@ -102,6 +232,50 @@ def test_validate_gives_the_bits_of_a_venv(system_nix, tmp_path):
     assert certificate["foundation"] == "nix"
     assert digests(certificate) == digests(json.loads(outside.read_text()))
     assert digests(certificate).keys() == {"transformer", "neighbours"}
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_judges_what_nix_built(system_nix, tmp_path):
+    link, found = tmp_path / "result", tmp_path / "prefix.json"
+    assert system_nix.flake("build", "", "--out-link", link).returncode == 0
+
+    invoke("validate", "--prefix", str(link), "--only", "stack", "--json", str(found))
+
+    certificate = json.loads(found.read_text())
+    assert certificate["foundation"] == "nix"
+    assert certificate["files"]["verdict"] == "holds"
+    assert certificate["files"]["tree"] == TREE
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_inside_judges_the_shells_environment(system_nix, tmp_path):
+    found = tmp_path / "inside.json"
+    command = ["invoke", "validate", "--only", "neighbours", "--json", found]
+
+    done = system_nix.flake("develop", "", "-c", *command)
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    certificate = json.loads(found.read_text())
+    assert certificate["foundation"] == "nix"
+    assert certificate["files"]["tree"] == TREE
+
+
+@pytest.mark.usefixtures("real_wheels")
+def test_invoke_validate_of_the_tree_alone_says_what_to_give(system_nix, tmp_path):
+    link = tmp_path / "site-packages"
+    assert system_nix.flake("build", "site-packages", "--out-link", link).returncode == 0
+
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "validate", "--prefix", link],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 2
+    assert f"{link} holds no CPython 3.11 environment" in done.stderr
+    assert "invoke validate --prefix $(nix build" in done.stderr
 
 
 def digests(certificate: dict[str, Any]) -> dict[str, dict[str, str]]:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.nix.hosts import PATH, host_driver, on_a_host_with, run
 from tests.nix.runner import REPOSITORY, Nix
 from tests.support.locks import lock_of, locked_wheel
 from tests.support.wheels import build_wheel
@@ -78,6 +81,27 @@ def test_two_wheels_for_one_package_are_named(evaluate):
     assert done.returncode != 0
     assert "nvidia-nvtx-cu12: pylock.toml has 2 wheels for it" in done.stderr
     assert ", ".join(wheels) in " ".join(done.stderr.split())
+
+
+def test_the_renderers_own_lock_is_named_with_what_makes_it(system_nix, tmp_path):
+    lock = tmp_path / "pylock.renderer.toml"
+    url = "https://nowhere/deflate-{}-py3-none-any.whl"
+    rows = [f'{{ url = "{url.format(v)}", hashes = {{ sha256 = "{"0" * 64}" }} }}' for v in (1, 2)]
+    lock.write_text(
+        'lock-version = "1.0"\n[[packages]]\nname = "deflate"\nversion = "1"\n'
+        f"wheels = [{', '.join(rows)}]\n"
+    )
+
+    done = system_nix.build(
+        f"(import {REPOSITORY}/nix/renderer.nix {{ inherit pkgs; inherit (small {{ }}) wheels "
+        f"wheelhouse; pylock = {lock}; }}).variables.PYTHONPATH",
+        tmp_path / "link",
+    )
+
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "deflate: pylock.renderer.toml has 2 wheels for it (deflate-1-py3-none-any.whl, " in said
+    assert "make it again with: .ci/requirements" in said
 
 
 def test_a_package_locked_twice_is_named(evaluate):
@@ -257,10 +281,6 @@ def environment(
     return link.resolve()
 
 
-def run(*command: str | Path, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-
 def test_entry_point_runs_in_the_environment_and_hands_on_its_code(environment):
     done = run(environment / "bin" / "greet")
 
@@ -286,6 +306,20 @@ def test_modules_come_with_byte_code_and_nothing_is_written(environment):
     assert "wrote" not in done.stderr
 
 
+def test_files_that_differ_are_repaired_by_nix(environment, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "validate", "--prefix", environment, "--only", "gpu"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode != 0
+    assert f"{environment} is not what the lock says" in done.stderr
+    assert f"next: nix store repair --recursive {environment}\n" in done.stderr
+
+
 def test_a_file_that_is_no_python_has_no_byte_code(environment):
     site = environment / "lib/python3.11/site-packages"
     compiled = environment / "lib/pycache" / str(site)[1:] / "alpha"
@@ -305,28 +339,32 @@ def test_child_processes_are_the_same_python_with_the_callers_library_path(envir
     assert done.stdout == f"{environment}\n{environment} /the/callers\n"
 
 
-DRIVER = """
-#include <stdio.h>
-int cuInit(unsigned flags) { return 0; }
-"""
 LOAD = "import ctypes, os; ctypes.CDLL('libcuda.so.1').cuInit(0); "
 LOAD += "print(os.environ.get('TRITON_LIBCUDA_PATH'))"
 
 
-@pytest.fixture(scope="module")
-def driver(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory with a stand-in for the driver, among libraries that are not the driver's."""
-    directory = tmp_path_factory.mktemp("driver")
-    source = directory / "driver.c"
-    source.write_text(DRIVER)
-    library = directory / "libcuda.so.570.86"
-    subprocess.run(
-        ["cc", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1", source, "-o", library], check=True
-    )
-    (directory / "libcuda.so.1").symlink_to(library.name)
-    for name in ("libnvidia-ml.so.1", "libnvidia-nvvm.so.570.86", "libstdc++.so.6", "libz.so.1"):
-        (directory / name).write_bytes(library.read_bytes())
-    return directory
+def test_the_loader_finds_libstdcxx_and_libgcc(environment):
+    code = "import ctypes; ctypes.CDLL('libstdc++.so.6'); ctypes.CDLL('libgcc_s.so.1')"
+
+    done = run(environment / "bin" / "python", "-c", code, LD_DEBUG="libs")
+
+    assert done.returncode == 0, done.stderr
+    for library in ("libstdc++.so.6", "libgcc_s.so.1"):
+        found = re.search(rf"calling init: (\S+)/lib/{re.escape(library)}", done.stderr)
+        assert found is not None
+        assert found[1].endswith("-host-libraries")
+
+
+def test_compilers_are_the_environments_unless_the_caller_names_others(environment):
+    code = "import os; print(os.environ['CC'], os.environ['CXX'], os.environ['TRITON_PTXAS_PATH'])"
+    python = environment / "bin" / "python"
+
+    own = run(python, "-c", code).stdout.split()
+    named = run(python, "-c", code, CC="mine", CXX="yours", TRITON_PTXAS_PATH="ours").stdout
+
+    assert [Path(path).name for path in own] == ["cc", "c++", "ptxas"]
+    assert all(os.access(path, os.X_OK) for path in own)
+    assert named == "mine yours ours\n"
 
 
 def test_without_a_driver_python_starts_and_says_nothing(environment, tmp_path):
@@ -334,26 +372,6 @@ def test_without_a_driver_python_starts_and_says_nothing(environment, tmp_path):
 
     assert (done.stdout, done.stderr) == ("1\n", "")
     assert list(tmp_path.iterdir()) == []
-
-
-def on_a_host_with(mounts: str, *command: str | Path, **variables: str):
-    """Run a command in a mount namespace of its own, after `mounts`."""
-    script = f'{mounts}\nexec "$@"'
-    unshare = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
-    return run(*unshare, "bash", "-euc", script, "bash", *command, **variables)
-
-
-def host_driver(driver: Path) -> str:
-    """Mounts by which the host's loader knows `driver`."""
-    configuration, cache = (f"{driver}.{suffix}" for suffix in ("conf", "cache"))
-    return (
-        f"echo {driver} > {configuration}; "
-        f"/sbin/ldconfig -X -f {configuration} -C {cache}; "
-        f"mount --bind {cache} /etc/ld.so.cache"
-    )
-
-
-PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def test_nixos_driver_is_used_where_it_lies(environment, driver, tmp_path):
@@ -366,6 +384,21 @@ def test_nixos_driver_is_used_where_it_lies(environment, driver, tmp_path):
 
     assert done.stdout == "/run/opengl-driver/lib\n", done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_wsl_driver_is_used_where_it_lies(environment, driver, tmp_path):
+    (tmp_path / "lib" / "wsl").mkdir(parents=True)
+    (tmp_path / "lib" / "wsl" / "lib").symlink_to(driver)
+    mounts = f"mount -t overlay none -o lowerdir={tmp_path}/lib:/usr/lib /usr/lib"
+    home = tmp_path / "home"
+    home.mkdir()
+
+    done = on_a_host_with(
+        mounts, environment / "bin" / "python", "-c", LOAD, HOME=str(home), PATH=PATH
+    )
+
+    assert done.stdout == "/usr/lib/wsl/lib\n", done.stderr
+    assert list(home.iterdir()) == []
 
 
 def test_host_driver_is_linked_without_its_neighbours(environment, driver, tmp_path):

@@ -1,7 +1,6 @@
 # NOT nixpkgs: a stand-in over the host's bash, coreutils, C compiler and CPython 3.11, for tests
 # on machines that cannot fetch nixpkgs. It has what this repository's flake uses, and no more.
-# Nothing is isolated from the host (it needs `sandbox = false`); what it cannot show is in
-# docs/nix.md.
+# A sandbox needs the host's /usr inside (see ../runner.py); what it cannot show is in docs/nix.md.
 {
   description = "NOT nixpkgs: a stand-in over the host's own programs, for tests";
 
@@ -66,7 +65,11 @@
           "lib/ld-linux-x86-64.so.2" = "/lib64/ld-linux-x86-64.so.2";
         };
         python311 = links "host-python3.11" { "bin/python3.11" = "/usr/bin/python3.11"; };
-        nixfmt-tree = links "host-true" { "bin/treefmt" = "/bin/true"; };
+        nixfmt-tree = runCommandLocal "treefmt" { } ''
+          mkdir -p $out/bin
+          printf '#!${bash}\necho "the formatter"\n' > $out/bin/treefmt
+          chmod +x $out/bin/treefmt
+        '';
 
         stdenv = {
           hostPlatform = { inherit system; };
@@ -80,7 +83,12 @@
             };
         };
 
-        fetchurl = import <nix/fetchurl.nix>;
+        # One place is enough: what a test builds from is in the store already.
+        fetchurl =
+          arguments:
+          import <nix/fetchurl.nix> (
+            { url = builtins.head arguments.urls; } // removeAttrs arguments [ "urls" ]
+          );
 
         linkFarm =
           name: entries:
@@ -102,16 +110,19 @@
             '';
 
         mkShell =
-          { packages }:
-          runCommandLocal "shell" {
-            outputs = [ "out" ]; # `nix develop` reads it as a variable
-            stdenv = runCommandLocal "setup" { } ''
-              mkdir $out
-              echo 'export PATH=${
-                builtins.concatStringsSep ":" (map (p: "${p}/bin") packages)
-              }:$PATH' > $out/setup
-            '';
-          } "touch $out";
+          { packages, ... }@arguments:
+          runCommandLocal "shell" (
+            {
+              outputs = [ "out" ]; # `nix develop` reads it as a variable
+              stdenv = runCommandLocal "setup" { } ''
+                mkdir $out
+                echo 'export PATH=${
+                  builtins.concatStringsSep ":" (map (p: "${p}/bin") packages)
+                }:$PATH' > $out/setup
+              '';
+            }
+            // removeAttrs arguments [ "packages" ]
+          ) "touch $out";
       };
     };
 }

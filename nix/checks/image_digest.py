@@ -1,0 +1,28 @@
+"""The image has the digest that the recorded layers give, and each blob is what its name says."""
+
+import sys
+from pathlib import Path
+
+from torchlock.artifacts import sha256_of
+from torchlock.errors import TorchlockError
+from torchlock.oci.layout import Layout
+from torchlock.realize.image import DEFAULT_TAG, image_digest, image_source
+from torchlock.repository import Repository
+
+source, root = map(Path, sys.argv[1:])
+try:
+    expected = image_digest(image_source(Repository(source), "debian"))
+    layout = Layout(root)
+    named = layout.find(DEFAULT_TAG)
+    manifest = layout.manifest(named)
+except TorchlockError as error:
+    sys.exit(str(error))
+faults = []
+if named["digest"] != expected:
+    faults.append(f"{root} holds {named['digest']}, the recorded layers give {expected}")
+for blob in (manifest["config"], *manifest["layers"]):
+    found = "sha256:" + sha256_of(layout.blob(blob["digest"]))
+    if found != blob["digest"]:
+        faults.append(f"{blob['digest']} has contents of digest {found}")
+if faults:
+    sys.exit("\n".join(faults))
