@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from neighbours import NEIGHBOURS
 from noise import NOISE
+from unseen import SOUND_TOO, UNSEEN
 
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import FINDINGS, HEALTHY, UNDETERMINED, judge
@@ -118,6 +119,33 @@ def test_a_neighbour_gets_its_own_answer(evidence, right):
     else:
         assert diagnosis.findings[0].code == right
         assert diagnosis.findings[0].evidence
+
+
+@pytest.mark.parametrize(
+    ("evidence", "right"),
+    [pytest.param(e, right, id=f"{kind}: {what}") for kind, what, e, right in UNSEEN],
+)
+def test_a_failure_of_no_known_case_gets_its_cause(evidence, right):
+    first = judge(loose.read(evidence)).findings[0]
+    assert first.code == right
+    assert first.evidence
+    assert first.fix
+    assert "<" not in first.cause.replace("<PyTorch wheel index>", "")
+
+
+@pytest.mark.parametrize("evidence", [pytest.param(e, id=what) for what, e in SOUND_TOO])
+def test_what_only_looks_like_a_failure_gives_no_finding(evidence):
+    assert judge(loose.read(evidence)).findings == ()
+
+
+def test_every_rule_is_told_apart_from_rules_that_exist():
+    codes, kinds = {rule.code for rule in RULES}, {rule.kind for rule in RULES}
+    assert [rule.code for rule in RULES if not rule.apart] == []
+    named = {
+        name for rule in RULES for each in rule.apart for name in each.partition(":")[0].split(", ")
+    }
+    assert named <= codes
+    assert {name for rule in RULES for name in rule.follows} <= codes | kinds
 
 
 def test_every_kind_has_two_neighbours():

@@ -12,7 +12,7 @@ import pytest
 
 from torchlock.doctor import loose, report
 from torchlock.doctor.diagnosis import HEALTHY, UNDETERMINED, judge
-from torchlock.doctor.probes import children, gather, merge, run_all
+from torchlock.doctor.probes import children, gather, merge, programs, run_all, system
 from torchlock.doctor.probes.machine import Machine
 
 VERSION = (
@@ -130,15 +130,18 @@ def test_a_gpu_whose_configuration_space_is_gone(tree):
 
 
 @pytest.mark.parametrize(
-    ("code", "container", "right"),
+    ("code", "mode", "container", "right"),
     [
-        (errno.EACCES, False, "device-node-permissions"),
-        (errno.EPERM, False, "service-sandbox"),
-        (errno.EPERM, True, "cgroup-lost"),
+        (errno.EACCES, 0o660, False, "device-node-permissions"),
+        (errno.EACCES, 0o666, False, "device-node-refused-by-policy"),
+        (errno.EPERM, 0o666, False, "service-sandbox"),
+        (errno.EPERM, 0o666, True, "cgroup-lost"),
     ],
 )
-def test_what_open_says_decides(tree, code, container, right):
+def test_what_open_says_decides(tree, code, mode, container, right):
     tree.driver()
+    for node in ("nvidia0", "nvidiactl", "nvidia-uvm"):
+        (tree.root / "dev" / node).chmod(mode)
     tree.python(init=100, error="No CUDA GPUs are available")
     tree.program("nvidia-smi", "#!/bin/sh\necho 'Failed to initialize NVML: Unknown'\nexit 255\n")
     if container:
@@ -343,6 +346,71 @@ def test_the_native_child_says_where_it_stopped(tmp_path):
     assert said["torch"]["version"] == "2.7.1+cu126"
     assert said["nativeStage"] == "loading libtorch_python.so"
     assert said["error"].startswith("ImportError: ")
+
+
+def test_memory_limits_of_both_cgroup_versions_are_read(tree):
+    nested = "slurm/uid_7/job_42"
+    tree.file("proc/self/cgroup", f"4:memory:/{nested}\n0::/system.slice/job.scope\n")
+    for directory, limit in (("", str(2**63 - 4096)), (f"/{nested}", str(8 * 2**30))):
+        tree.file(f"sys/fs/cgroup/memory{directory}/memory.limit_in_bytes", limit)
+        tree.file(f"sys/fs/cgroup/memory{directory}/memory.oom_control", "oom_kill 1\n")
+    tree.file("sys/fs/cgroup/system.slice/memory.max", "max\n")
+    tree.file("sys/fs/cgroup/system.slice/job.scope/memory.max", "1073741824\n")
+    tree.file("sys/fs/cgroup/system.slice/job.scope/memory.events", "oom_kill 2\n")
+    assert system.cgroups(tree.machine())["files"] == {
+        f"/sys/fs/cgroup/memory/{nested}/memory.limit_in_bytes": str(8 * 2**30),
+        f"/sys/fs/cgroup/memory/{nested}/memory.oom_control": "oom_kill 1\n",
+        "/sys/fs/cgroup/system.slice/job.scope/memory.max": "1073741824",
+        "/sys/fs/cgroup/system.slice/job.scope/memory.events": "oom_kill 2\n",
+    }
+
+
+def test_a_gpu_of_another_vendor_is_named(tree):
+    for name, text in (("vendor", "0x1002"), ("device", "0x744c"), ("class", "0x030000")):
+        tree.file(f"sys/bus/pci/devices/0000:03:00.0/{name}", text + "\n")
+    tree.program("python", '#!/bin/sh\necho \'{"dlopen": {"libcuda.so.1": {"ok": false}}}\'\n')
+    first = judge(gather(tree.machine())).findings[0]
+    assert first.code == "no-nvidia-gpu"
+    assert "AMD" in first.cause
+    assert "rocm" in first.fix[0]
+
+
+DETAILS = """#!/bin/sh
+[ "$*" = "-q" ] || exit 1
+cat <<'END'
+GPU 00000000:17:00.0
+    Serial Number                         : 1650000000000
+    MIG Mode
+        Current                           : Disabled
+    Fabric
+        State                             : In Progress
+        Status                            : N/A
+    ECC Mode
+        Current                           : Enabled
+END
+"""
+
+
+def test_of_nvidia_smi_q_only_what_tells_a_state_is_kept(tree):
+    tree.program("nvidia-smi", DETAILS)
+    tree.environ["PATH"] += ":/bin:/usr/bin"
+    said = programs.smi_details(tree.machine())["cmd"]["nvidia-smi -q (parts)"]
+    assert [line.split() for line in said.splitlines()] == [
+        ["MIG", "Mode"],
+        ["Current", ":", "Disabled"],
+        ["Fabric"],
+        ["State", ":", "In", "Progress"],
+        ["Status", ":", "N/A"],
+    ]
+
+
+def test_a_sound_machine_is_looked_at_in_full_where_somebody_else_judges(tree):
+    tree.driver()
+    tree.program("getenforce", "#!/bin/sh\necho Permissive\n")
+    assert not gather(tree.machine()).grep("Permissive")
+    whole = gather(tree.machine(), everything=True)
+    assert whole.grep("Permissive")
+    assert judge(whole).status == HEALTHY
 
 
 def test_secrets_in_the_environment_are_not_gathered(tree):

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from unseen import UNSEEN
 
 from torchlock.doctor import loose
 from torchlock.doctor.diagnosis import judge
@@ -137,13 +138,75 @@ def test_host_names_that_begin_with_a_digit_do_not_stay(host):
         assert redacted(f"Jan 1 {short} kernel: NVRM", [host]) == "Jan 1 host-1 kernel: NVRM"
 
 
+CLUSTER = {
+    "env": {
+        "SLURM_JOB_NODELIST": "tux[007-009,12],login1",
+        "SLURM_SUBMIT_HOST": "login2.cluster.example",
+        "SLURM_LAUNCH_NODE_IPADDR": "10.20.30.40",
+        "SLURMD_NODENAME": "tux008",
+        "SLURM_JOB_USER": "jdoe",
+        "SLURM_JOB_ACCOUNT": "proj-dark-matter",
+        "SLURM_JOB_PARTITION": "a100",
+    },
+    "cmd": {
+        "log": "tux007: tux008 to tux009.cluster.example; tux12, tux[007-009,12], tux010, login2",
+        "scontrol show job 4": "UserId=asmith(1003) GroupId=chemistry(77) Account=hidden-project\n"
+        "NodeList=vega[1-2] BatchHost=vega1",
+        "squeue": "4 a100 train asmith R vega2 jdoe (proj-dark-matter, hidden-project, chemistry)",
+    },
+}
+
+
+def test_the_names_of_a_cluster_do_not_stay():
+    text = redact(loose.read(CLUSTER)).to_json()
+    for secret in (
+        "tux007", "tux008", "tux009", "tux12", "tux[", "login1", "login2", "10.20.30.40", "jdoe",
+        "asmith", "chemistry", "proj-dark-matter", "hidden-project", "vega1", "vega2", "vega[",
+    ):  # fmt: skip
+        assert secret not in text
+    for kept in ("a100", "tux010"):  # of no list
+        assert kept in text
+
+
+NAME = st.from_regex(re.compile(r"[a-z]{3}[a-z0-9-]{0,6}[a-z]", re.A), fullmatch=True)
+
+
+@settings(max_examples=200, deadline=None)
+@given(NAME, st.integers(0, 990), st.integers(0, 9), st.integers(1, 5), NAME, NAME, st.data())
+def test_no_host_of_a_node_list_stays(prefix, first, more, width, user, account, data):
+    ends = [str(number).zfill(width) for number in (first, first + more)]
+    env = {
+        data.draw(st.sampled_from(["SLURM_JOB_NODELIST", "SLURM_NODELIST"])): (
+            f"{prefix}[{ends[0]}-{ends[1]}],zz9"
+        ),
+        "SLURM_JOB_USER": user + "7",
+        "SLURM_JOB_ACCOUNT": account + "_8",
+    }
+    host = prefix + str(data.draw(st.integers(first, first + more))).zfill(width)
+    log = f"{host}: zz9 {user}7 ({account}_8)"
+    cleaned = redact(loose.read({"env": env, "cmd": {"log": log}})).to_json()
+    for secret in (host, "zz9", user + "7", account + "_8"):
+        assert not re.search(rf"(?<![\w-]){re.escape(secret)}(?![\w-])", cleaned)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.text("[]-,0123456789ab", max_size=60) | st.integers(0, 4000).map("[".__mul__))
+def test_a_broken_node_list_is_no_fault(nodes):
+    cleaned = redact(loose.read({"env": {"SLURM_NODELIST": nodes}, "cmd": {"log": "text"}}))
+    assert cleaned.lines[0].text == "text"
+
+
 def test_numbers_that_are_names_do_not_stay_unless_small():
     assert redacted("owner 1234567 rc 12", users=["1234567", "12"]) == "owner user-1 rc 12"
 
 
-@pytest.mark.parametrize("case", CASES, ids=[case["id"] for case in CASES])
-def test_a_redacted_case_is_judged_the_same(case):
-    evidence = loose.read(case["evidence"])
+TOLD = [(case["id"], case["evidence"]) for case in CASES]
+TOLD += [(what, evidence) for _, what, evidence, _ in UNSEEN]
+
+
+@pytest.mark.parametrize("told", [pytest.param(told, id=what) for what, told in TOLD])
+def test_a_redacted_case_is_judged_the_same(told):
+    evidence = loose.read(told)
     before = [finding.code for finding in judge(evidence).findings]
     assert [
         finding.code for finding in judge(redact(evidence, ["h0st"], ["us3r"])).findings

@@ -129,7 +129,7 @@ def diagnose(options: argparse.Namespace) -> int:
     elif options.evidence is not None:
         evidence = read_evidence(options.evidence)
     else:
-        evidence = gather(Machine(python=options.python))
+        evidence = gather(Machine(python=options.python), everything=options.save is not None)
     if options.save is not None:
         write(options.save, redact(evidence, *_names()).to_json())
     diagnosis = judge(evidence)

@@ -14,6 +14,7 @@ LIKELY = "likely"
 POSSIBLE = "possible"
 _ORDER = {CERTAIN: 0, LIKELY: 1, POSSIBLE: 2}
 _LINES_SHOWN = 8
+_OF_THE_GPU = r"cud|nccl|gpu|nvidia|driver|cublas|device|Aborted|dumped|killed"
 
 Fix = tuple[str, ...]
 
@@ -112,12 +113,13 @@ def message_rule(
 ) -> Rule:
     """A rule for a message that has one cause only; named groups fill its placeholders.
 
-    With `needs_fault` it holds only where CUDA does not work or a program failed: logs keep such
-    messages from days past.
+    With `needs_fault` it holds only where CUDA does not work or a program failed on the GPU: logs
+    keep such messages from days past.
     """
 
     def judge(evidence: Evidence) -> Match | None:
-        if needs_fault and evidence.torch.available is True and not evidence.error:
+        works = evidence.torch.available is True
+        if needs_fault and works and not re.search(_OF_THE_GPU, evidence.error, re.I):
             return None
         found = evidence.first(pattern)
         if not found:
@@ -133,6 +135,12 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(r"<(\w+)>", lambda m: values.get(m[1], m[0]), text)
 
 
+def _sentence(cause: str) -> str:
+    """A cause whose unknown parts read as words: `<extension> needs` is `The extension needs`."""
+    known = re.sub(r"<([a-z]+)>", r"the \1", cause)
+    return known[:1].upper() + known[1:] if known != cause else cause
+
+
 def found(rule: Rule, match: Match, evidence: Evidence, known: Mapping[str, str]) -> Finding:
     """The finding for a rule that holds."""
     fix = match.fix or rule.commands(evidence)
@@ -140,7 +148,7 @@ def found(rule: Rule, match: Match, evidence: Evidence, known: Mapping[str, str]
     return Finding(
         code=rule.code,
         kind=rule.kind,
-        cause=fill(rule.cause, values),
+        cause=_sentence(fill(rule.cause, values)),
         certainty=match.certainty,
         evidence=(match.lines or evidence.grep("", source="^cuInit$"))[:_LINES_SHOWN],
         fix=tuple(fill(step, values) for step in fix),

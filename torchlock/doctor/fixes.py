@@ -63,6 +63,19 @@ def remove(evidence: Evidence, packages: str) -> str:
     return filled.removeprefix("sudo ") if evidence.container.inside else filled
 
 
+_HOLD = {
+    "debian": "sudo apt-mark hold {}",
+    "rhel": "sudo dnf versionlock add {}",
+    "suse": "sudo zypper addlock {}",
+    "arch": "IgnorePkg = {} in /etc/pacman.conf",
+}
+
+
+def hold(evidence: Evidence, *packages: str) -> str:
+    """The command that keeps packages, given as quoted patterns, from being upgraded alone."""
+    return _HOLD.get(family(evidence), _HOLD["debian"]).format(" ".join(packages))
+
+
 def on_host(evidence: Evidence) -> str:
     """`On the host: ` where the evidence is from inside a container."""
     if evidence.container.engine == "kubernetes":

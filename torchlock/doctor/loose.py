@@ -38,6 +38,7 @@ _ERROR_LIMIT = 50_000
 _LINES_LIMIT = 20_000
 _LINE_LIMIT = 2_000
 _NESTING_LIMIT = 8
+_NOT_FOUND = 127  # a shell's status for a command that does not exist
 _ERROR_KEYS = ("error", "errors", "stderr", "traceback", "exception", "message", "log")
 _TORCH_KEYS = (
     ("version", ("__version__", "torch_version")),
@@ -286,6 +287,9 @@ def collect(outputs: tuple[_Output, ...]) -> dict[str, str]:
 
 
 _ENGINES = ("podman", "apptainer", "singularity", "kubernetes", "docker", "containerd", "enroot")
+_SANDBOXED = (
+    r"docker desktop|desktop-linux|docker_desktop|/snap/(bin/)?docker|^snap list docker\n.*\d"
+)
 _INSIDE_MARKS = (
     ("apptainer", r"APPTAINER_CONTAINER|SINGULARITY_CONTAINER|\.singularity\.d"),
     ("kubernetes", r"KUBERNETES_SERVICE_HOST|kubepods"),
@@ -325,8 +329,7 @@ def _container(
         inside=inside and named not in ("none", "null", "no"),
         rootless="rootless" in named
         or bool(re.search(r"^\s*rootless\b(?!: *false)|rootless: true|name=rootless", ran, re.M)),
-        desktop="desktop" in named
-        or bool(re.search(r"docker desktop|desktop-linux|/snap/docker|docker_desktop", ran, re.I)),
+        desktop="desktop" in named or bool(re.search(_SANDBOXED, ran, re.I | re.M)),
     )
 
 
@@ -360,13 +363,16 @@ def _smi(
     runs: dict[str, Smi] = {}
     for output in outputs:
         command = output.command
-        if not re.search(r"nvidia-smi(\.exe)?(\s|$|\s*\()", command) or re.search(
+        asked = bool(re.match(r"NVML\b", command))
+        if not (asked or re.search(r"nvidia-smi(\.exe)?(\s|$|\s*\()", command)) or re.search(
             r"\b(which|ls|ldd|strace|grep -r|find|topo|nvlink|dmesg|journalctl)\b", command
         ):
             continue
         place = "wsl" if "/usr/lib/wsl" in command else output.place
         run = parse.smi(command, output.text, output.rc)
         known = runs.get(place)
+        if asked and known and known.rc == _NOT_FOUND:
+            known = None  # NVML stands in for the nvidia-smi that is not there
         runs[place] = _merge(known, run) if known else run
     stated = value.get("gpus") or value.get("gpu") or context.get("gpus") or context.get("gpu")
     if stated and not any(run.gpus for run in runs.values()):

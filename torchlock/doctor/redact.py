@@ -5,7 +5,9 @@ Each distinct value gets its own placeholder, so that two lines that name the sa
 
 from __future__ import annotations
 
+import functools
 import ipaddress
+import itertools
 import json
 import re
 from collections.abc import Callable, Iterable
@@ -26,18 +28,21 @@ _HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
 _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b")
 _HOST_VARIABLES = (
-    "HOSTNAME",
-    "MASTER_ADDR",
-    "SLURMD_NODENAME",
-    "SLURM_JOB_NODELIST",
-    "SLURM_NODELIST",
-    "SLURM_STEP_NODELIST",
-    "SLURM_SUBMIT_HOST",
-    "SLURM_LAUNCH_NODE_IPADDR",
-    "SLURM_TOPOLOGY_ADDR",
-)
-_USER_VARIABLES = ("USER", "LOGNAME", "SLURM_JOB_USER", "SUDO_USER")
-_COMMON = {"root", "video", "render", "users", "localhost", "nobody", "nvidia", "ubuntu", "none"}
+    "HOSTNAME", "HOST", "NODE_NAME", "MASTER_ADDR", "PBS_O_HOST", "LSB_HOSTS", "SLURMD_NODENAME",
+    "SLURM_SUBMIT_HOST", "SLURM_SRUN_COMM_HOST", "SLURM_LAUNCH_NODE_IPADDR", "SLURM_TOPOLOGY_ADDR",
+    "SLURM_JOB_NODELIST", "SLURM_NODELIST", "SLURM_STEP_NODELIST",
+)  # fmt: skip
+_USER_VARIABLES = ("USER", "LOGNAME", "USERNAME", "SLURM_JOB_USER", "SUDO_USER", "PBS_O_LOGNAME")
+_ACCOUNT_VARIABLES = ("SLURM_JOB_ACCOUNT", "SLURM_ACCOUNT", "SBATCH_ACCOUNT", "PBS_ACCOUNT")
+# what scontrol prints (NodeList=, BatchHost=, UserId=name(number), Account=)
+_SAID_HOSTS = re.compile(r"\b(?:(?:Req|Exc)?NodeList|NodeAddr|NodeHostName|BatchHost)=([^\s(]+)")
+_SAID_USERS = re.compile(r"\b(?:User|Group)Id=([^\s(]+)")
+_SAID_ACCOUNTS = re.compile(r"\bAccount=([^\s(]+)")
+_NODES_LIMIT = 10_000
+_COMMON = {
+    "root", "video", "render", "users", "localhost", "nobody", "nvidia", "ubuntu", "none", "gpu",
+    "node", "cuda", "torch", "default", "null", "n/a",
+}  # fmt: skip
 _UNCHANGED_PLACES = ("packages", "system")
 
 
@@ -54,13 +59,61 @@ class _Names:
 
 def redact(evidence: Evidence, hosts: Iterable[str] = (), users: Iterable[str] = ()) -> Evidence:
     """`evidence` with personal details replaced; `hosts` and `users` are names known to be here."""
-    hosts = {*hosts, *(evidence.set_env(name) for name in _HOST_VARIABLES)}
-    users = {*users, *(evidence.set_env(name) for name in _USER_VARIABLES)}
-    clean = _cleaner(_specific(hosts), _specific(users), frozenset(evidence.packages.values()))
+    listed = {*hosts, *_named(evidence, _HOST_VARIABLES, _SAID_HOSTS)}
+    lists = sorted({item for name in listed for item in _items(name)})
+    each = itertools.islice((host for item in lists for host in _expand(item)), _NODES_LIMIT)
+    clean = _cleaner(
+        _specific({*listed, *lists, *each}),
+        _specific({*users, *_named(evidence, _USER_VARIABLES, _SAID_USERS)}),
+        _specific(_named(evidence, _ACCOUNT_VARIABLES, _SAID_ACCOUNTS)),
+        frozenset(evidence.packages.values()),
+    )
     value = json.loads(evidence.to_json())
     return from_json(
         {k: v if k in _UNCHANGED_PLACES else _walk(v, clean) for k, v in value.items()}
     )
+
+
+def _named(evidence: Evidence, names: tuple[str, ...], said: re.Pattern[str]) -> set[str]:
+    """What the variables `names` hold, and what lines say in the form `said`."""
+    found = {evidence.set_env(name) for name in names}
+    return found.union(*(said.findall(line.text) for line in evidence.lines))
+
+
+def _items(nodes: str) -> list[str]:
+    """The items of Slurm's node list: `a[1-2,4],b` is `a[1-2,4]` and `b`."""
+    items, inside = [""], False
+    for character in nodes:
+        if character in "[]":
+            inside = character == "["
+        if character == "," and not inside:
+            items.append("")
+        else:
+            items[-1] += character
+    return [item for item in items if item]
+
+
+def _expand(item: str) -> list[str]:
+    """The hosts of one item, `gpu[01-02]` is `gpu01` and `gpu02`; none of more than are usual.
+
+    Source of the form: scontrol(1), `show hostnames`.
+    """
+    names = [""] if len(item) < _NODES_LIMIT else []
+    for part in re.split(r"(\[[^\]]*\])", item):
+        choices = [part]
+        if part.startswith("["):
+            choices = []
+            for span in part.strip("[]").split(","):
+                ends = re.fullmatch(r"(\d{1,9})-(\d{1,9})", span)
+                if not ends:
+                    choices.append(span)
+                elif int(ends[2]) - int(ends[1]) < _NODES_LIMIT:
+                    numbers = range(int(ends[1]), int(ends[2]) + 1)
+                    choices += [str(number).zfill(len(ends[1])) for number in numbers]
+        if len(names) * len(choices) > _NODES_LIMIT:
+            return []
+        names = [name + choice for name in names for choice in choices]
+    return names
 
 
 def _specific(names: Iterable[str]) -> list[str]:
@@ -113,8 +166,12 @@ def _ipv6(token: str) -> tuple[int, int, ipaddress.IPv6Address] | None:
     return None
 
 
-def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Callable[[str], str]:
+def _cleaner(
+    hosts: list[str], users: list[str], accounts: list[str], versions: frozenset[str]
+) -> Callable[[str], str]:
     host, user = _Names(lambda n: f"host-{n}"), _Names(lambda n: f"user-{n}")
+    account = _Names(lambda n: f"account-{n}")
+    named = [_any_of(names) for names in (hosts, users, accounts)]
     address, mac = (
         _Names(lambda n: f"192.0.2.{n % 256}"),
         _Names(lambda n: f"02:00:00:00:00:{n % 256:02x}"),
@@ -147,13 +204,23 @@ def _cleaner(hosts: list[str], users: list[str], versions: frozenset[str]) -> Ca
         text = _IPV4.sub(ipv4, text)
         text = _SERIAL.sub(lambda m: m[1] + serial(m[2]), text)
         text = _HOME.sub(lambda m: m[1] + user(m[2]), text)
-        for names, placeholder in ((hosts, host), (users, user)):
-            for name in names:
-                if name in text:
-                    text = re.sub(rf"(?<![\w-]){re.escape(name)}(?![\w-])", placeholder(name), text)
+        for pattern, placeholder in zip(named, (host, user, account), strict=True):
+            if pattern:
+                text = pattern.sub(functools.partial(_placed, placeholder), text)
         return text
 
     return clean
+
+
+def _any_of(names: list[str]) -> re.Pattern[str] | None:
+    """Any of the names as a whole word, the longest first; None for no names."""
+    if not names:
+        return None
+    return re.compile(rf"(?<![\w-])(?:{'|'.join(map(re.escape, names))})(?![\w-])")
+
+
+def _placed(placeholder: _Names, match: re.Match[str]) -> str:
+    return placeholder(match[0])
 
 
 def _walk(value: object, clean: Callable[[str], str]) -> object:

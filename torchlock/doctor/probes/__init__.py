@@ -23,11 +23,14 @@ Probe = Callable[[Machine], dict[str, Any]]
 FIRST: tuple[Probe, ...] = (
     children.torch_native,
     children.libcuda,
+    children.nvml,
     programs.smi,
     programs.smi_query,
+    programs.smi_list,
     programs.smi_wsl,
     system.context,
     system.files,
+    system.cgroups,
     system.secure_boot,
     system.pci,
     system.nodes,
@@ -40,6 +43,7 @@ DEEPER: tuple[Probe, ...] = (
     programs.kernel_module,
     programs.kernel_log,
     programs.gpu_state,
+    programs.smi_details,
     programs.packages,
     programs.engine,
 )
@@ -47,13 +51,17 @@ DEEPER: tuple[Probe, ...] = (
 _NO_GPU = "no-nvidia-gpu"  # nothing further to look at either
 
 
-def gather(machine: Machine) -> Evidence:
-    """The evidence of a machine: the quick probes, and the slower ones unless all is well."""
+def gather(machine: Machine, *, everything: bool = False) -> Evidence:
+    """The evidence of a machine: the quick probes, and the slower ones unless all is well.
+
+    With `everything` the slower ones run in any case: somebody else is to judge a program's
+    failure on a machine where CUDA works.
+    """
     found = run_all(FIRST, machine, seconds=40)
     evidence = loose.read(found)
     verdict = judge(evidence)
     no_gpu = [f for f in verdict.findings if f.code == _NO_GPU and f.certainty == CERTAIN]
-    if verdict.status == HEALTHY or no_gpu:
+    if not everything and (verdict.status == HEALTHY or no_gpu):
         return evidence
     return loose.read(merge(found, run_all(DEEPER, machine, seconds=120)))
 

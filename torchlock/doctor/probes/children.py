@@ -35,6 +35,47 @@ else:
 print(json.dumps(said), flush=True)
 """
 
+# Asks NVML what nvidia-smi would say, and in its words. Source: nvml.h.
+_NVML = """
+import ctypes, json
+def emit(rc, lines):
+    print(json.dumps({"cmd": {"NVML (libnvidia-ml.so.1)": {"rc": rc, "out": "\\n".join(lines)}}}))
+    raise SystemExit
+try:
+    nvml = ctypes.CDLL("libnvidia-ml.so.1")
+except OSError:
+    raise SystemExit
+said, text, number = [], ctypes.create_string_buffer(256), ctypes.c_uint()
+try:
+    code = nvml.nvmlInit_v2()
+    if code:
+        nvml.nvmlErrorString.restype = ctypes.c_char_p
+        reason = (nvml.nvmlErrorString(code) or b"").decode(errors="replace")
+        emit(code, [f"Failed to initialize NVML: {reason}"])
+    if nvml.nvmlSystemGetDriverVersion(text, 256) == 0:
+        said.append("Driver Version: " + text.value.decode(errors="replace"))
+    if nvml.nvmlSystemGetCudaDriverVersion(ctypes.byref(number)) == 0:
+        said.append(f"CUDA Version: {number.value // 1000}.{number.value % 1000 // 10}")
+    number = ctypes.c_uint()
+    nvml.nvmlDeviceGetCount_v2(ctypes.byref(number))
+    if not number.value:
+        said.append("No devices were found")
+    for index in range(number.value):
+        device = ctypes.c_void_p()
+        if nvml.nvmlDeviceGetHandleByIndex_v2(index, ctypes.byref(device)):
+            said.append(f"Unable to determine the device handle for GPU {index}")
+            continue
+        words = []
+        for ask in (nvml.nvmlDeviceGetName, nvml.nvmlDeviceGetUUID):
+            text.value = b""
+            ask(device, text, 256)
+            words.append(text.value.decode(errors="replace"))
+        said.append("GPU {}: {} (UUID: {})".format(index, *words))
+except AttributeError as error:
+    said.append(f"NVML lacks {error}")
+emit(0, said)
+"""
+
 # Finds torch and loads its libraries as an import would, without the import's Python half.
 _NATIVE = """
 import ctypes, importlib.metadata, importlib.util, json, os, re, sys
@@ -170,6 +211,13 @@ def _other(out: str) -> list[str]:
 def libcuda(machine: Machine) -> dict[str, Any]:
     """Which libcuda.so.1 the loader picks, and what cuInit returns."""
     return _child(machine, "cuInit", _LIBCUDA, 20, "-S", "-E")
+
+
+def nvml(machine: Machine) -> dict[str, Any]:
+    """What NVML says, where there is no nvidia-smi to ask it."""
+    if machine.has("nvidia-smi"):
+        return {}
+    return {"cmd": _child(machine, "NVML", _NVML, 15, "-S", "-E").get("cmd", {})}
 
 
 def torch_native(machine: Machine) -> dict[str, Any]:

@@ -10,10 +10,14 @@ from torchlock.doctor.probes.machine import NOT_FOUND, Machine, Run
 _QUERY = "--query-gpu=index,name,uuid,compute_cap,mig.mode.current,compute_mode"
 _LOG = re.compile(
     r"NVRM|nvidia|Xid|nouveau|nova|PM: (suspend|hibernation)|signature|lockdown"
-    r"|oom-kill|BAR \d|avc:",
+    r"|oom-kill|BAR \d|avc:|apparmor=|gVisor|IO_PAGE_FAULT|DMAR: .*fault",
     re.I,
 )
 _LOG_LINES = 200
+_PARTS = re.compile(
+    r"\s*(Fabric|Clocks (Event|Throttle) Reasons|vGPU Software Licensed Product|MIG Mode"
+    r"|GPU Reset Status|GPU Recovery Action.*|Addressing Mode.*)\s*$"
+)
 
 
 def _said(run: Run) -> dict[str, Any]:
@@ -27,12 +31,17 @@ def smi(machine: Machine) -> dict[str, Any]:
 
 def smi_query(machine: Machine) -> dict[str, Any]:
     """Names, UUIDs, compute capabilities, MIG and compute modes."""
-    found = {}
-    for argv in (["nvidia-smi", _QUERY, "--format=csv,noheader"], ["nvidia-smi", "-L"]):
-        run = machine.run(argv, seconds=15)
-        if run.rc == 0:
-            found[" ".join(argv)] = _said(run)
-    return {"cmd": found}
+    return _if_it_works(machine, "nvidia-smi", _QUERY, "--format=csv,noheader")
+
+
+def smi_list(machine: Machine) -> dict[str, Any]:
+    """The GPUs and their MIG instances."""
+    return _if_it_works(machine, "nvidia-smi", "-L")
+
+
+def _if_it_works(machine: Machine, *argv: str) -> dict[str, Any]:
+    run = machine.run(argv, seconds=15)
+    return {"cmd": {" ".join(argv): _said(run)}} if run.rc == 0 else {}
 
 
 def smi_wsl(machine: Machine) -> dict[str, Any]:
@@ -79,12 +88,28 @@ def kernel_log(machine: Machine) -> dict[str, Any]:
     return {}
 
 
+def smi_details(machine: Machine) -> dict[str, Any]:
+    """The parts of `nvidia-smi -q` that tell a state: fabric, licence, clocks, recovery."""
+    run = machine.run(["nvidia-smi", "-q"], seconds=20)
+    kept, depth = [], -1
+    for line in run.out.splitlines() if run.rc == 0 else ():
+        indent = len(line) - len(line.lstrip())
+        if indent <= depth:
+            depth = -1
+        if depth < 0 and _PARTS.match(line):
+            depth = indent
+        if depth >= 0 and line.strip():
+            kept.append(line)
+    return {"cmd": {"nvidia-smi -q (parts)": "\n".join(kept)}} if kept else {}
+
+
 def gpu_state(machine: Machine) -> dict[str, Any]:
-    """ECC, row remapping, compute mode, fabric and confidential computing."""
+    """ECC, row remapping, compute mode, links, fabric and confidential computing."""
     return _each(
         machine,
         (
             ("nvidia-smi", "-q", "-d", "ECC,ROW_REMAPPER,COMPUTE"),
+            ("nvidia-smi", "topo", "-m"),
             ("nvidia-smi", "--query-compute-apps=pid,used_memory", "--format=csv,noheader"),
             ("nvidia-smi", "conf-compute", "-f"),
             ("nvidia-smi", "conf-compute", "-grs"),

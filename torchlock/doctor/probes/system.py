@@ -20,9 +20,6 @@ _FILES = (
     "/proc/cmdline",
     "/proc/version",
     "/sys/module/nvidia/version",
-    "/sys/fs/cgroup/memory.max",
-    "/sys/fs/cgroup/memory.events",
-    "/sys/fs/cgroup/pids.max",
     "/etc/os-release",
     "/etc/ld.so.preload",
     "/etc/nv_tegra_release",
@@ -47,6 +44,7 @@ _NAMES = (
     "USER",
     "LOGNAME",
 )
+_NO_LIMIT = 2**62  # what version 1 says where no limit is set: the largest page-aligned number
 _SECRET = re.compile(r"TOKEN|SECRET|PASSW|KEY|JWT|CREDENTIAL", re.I)
 _LIBCUDA_PLACES = (
     "/usr/lib/x86_64-linux-gnu",
@@ -57,6 +55,7 @@ _LIBCUDA_PLACES = (
     "/usr/local/cuda/compat",
 )
 _BOOT_OPTION = re.compile(r"iommu|nouveau|nvidia|nova|vfio|blacklist|modeset|^pci|module", re.I)
+_VENDORS = {"0x1002": "Advanced Micro Devices, Inc. [AMD/ATI]", "0x8086": "Intel Corporation"}
 _DISPLAY_CLASSES = ("0x0300", "0x0302", "0x0380", "0x1200")
 
 
@@ -68,6 +67,10 @@ def files(machine: Machine) -> dict[str, Any]:
     # only what concerns the GPU: the rest of the command line is nobody's business
     words = (found.get("/proc/cmdline") or "").split()
     found["/proc/cmdline"] = " ".join(word for word in words if _BOOT_OPTION.search(word))
+    containerd = machine.text("/etc/containerd/config.toml") or ""
+    lines = [x for x in containerd.splitlines() if re.search("nvidia|default_runtime|cdi", x)]
+    if lines:
+        found["/etc/containerd/config.toml"] = "\n".join(lines)
     for directory in ("/etc/modprobe.d", "/lib/modprobe.d", "/usr/lib/modprobe.d"):
         for name in machine.names(directory) or ():
             text = machine.text(f"{directory}/{name}") or ""
@@ -94,6 +97,41 @@ def files(machine: Machine) -> dict[str, Any]:
     return {"files": found}
 
 
+def cgroups(machine: Machine) -> dict[str, Any]:
+    """The limits of this process's control groups and their parents, version 2 and 1.
+
+    Source: Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/memory.rst.
+    """
+    found: dict[str, str] = {}
+    for line in (machine.text("/proc/self/cgroup") or "0::/").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        version_1 = {"memory", "pids"} & set(controllers.split(","))
+        for name in version_1 or ({""} if not controllers else set()):
+            steps = [step for step in path.split("/") if step not in ("", "..")]
+            for depth in range(len(steps) + 1):
+                directory = "/".join(["/sys/fs/cgroup", *filter(None, [name]), *steps[:depth]])
+                found |= _limits_of(machine, directory)
+    return {"files": found}
+
+
+def _limits_of(machine: Machine, directory: str) -> dict[str, str]:
+    """The limits set in one control group, and what they led to; none are left out."""
+    found = {}
+    for limit, events in (
+        ("memory.max", "memory.events"),
+        ("memory.limit_in_bytes", "memory.oom_control"),
+        ("pids.max", ""),
+    ):
+        text = (machine.text(f"{directory}/{limit}") or "").strip()
+        if text.isdecimal() and int(text[:20]) < _NO_LIMIT:
+            found[f"{directory}/{limit}"] = text
+            counted = machine.text(f"{directory}/{events}") if events else None
+            if counted:
+                found[f"{directory}/{events}"] = counted
+    return found
+
+
 def secure_boot(machine: Machine) -> dict[str, Any]:
     """Secure Boot, from its EFI variable (4 bytes of attributes, then 0 or 1)."""
     name = "/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c"
@@ -106,17 +144,23 @@ def secure_boot(machine: Machine) -> dict[str, Any]:
 
 
 def pci(machine: Machine) -> dict[str, Any]:
-    """NVIDIA's display and compute devices, from /sys/bus/pci, in lspci's form."""
+    """NVIDIA's display and compute devices, and other GPUs, from /sys/bus/pci in lspci's form."""
     base = "/sys/bus/pci/devices"
     slots = machine.names(base)
     if slots is None:
         return {}
-    lines = []
+    lines, others = [], []
     for slot in slots:
         vendor = (machine.text(f"{base}/{slot}/vendor") or "").strip()
         device = (machine.text(f"{base}/{slot}/device") or "").strip()
         kind = (machine.text(f"{base}/{slot}/class") or "").strip()
-        if vendor != "0x10de" or not kind.startswith(_DISPLAY_CLASSES):
+        if not kind.startswith(_DISPLAY_CLASSES):
+            continue
+        if vendor != "0x10de":
+            others.append(
+                f"{slot} Display controller [{kind[2:6]}]: {_VENDORS.get(vendor, 'other')} Device "
+                f"[{vendor[2:]}:{device[2:]}]"
+            )
             continue
         try:
             gone = machine.path(f"{base}/{slot}/config").read_bytes()[:4] == b"\xff\xff\xff\xff"
@@ -131,7 +175,10 @@ def pci(machine: Machine) -> dict[str, Any]:
         except OSError:
             continue
         lines.append(f"\tKernel driver in use: {driver}")
-    return {"cmd": {"lspci -nnk -d 10de: (from /sys/bus/pci)": "\n".join(lines)}}
+    found = {"lspci -nnk -d 10de: (from /sys/bus/pci)": "\n".join(lines)}
+    if others:
+        found["lspci -nn | grep Display (other GPUs, from /sys/bus/pci)"] = "\n".join(others)
+    return {"cmd": found}
 
 
 def nodes(machine: Machine) -> dict[str, Any]:
@@ -185,7 +232,7 @@ def context(machine: Machine) -> dict[str, Any]:
     pretty = re.search(r'^PRETTY_NAME="?([^"\n]*)', release, re.M)
     kernel = (machine.text("/proc/sys/kernel/osrelease") or "").strip() or os.uname().release
     found: dict[str, Any] = {
-        "os": pretty[1] if pretty else "",
+        "os": pretty[1] if pretty else _other_system(),
         "uname": kernel,
         "machine": os.uname().machine,
         "uid": os.geteuid(),
@@ -200,6 +247,11 @@ def context(machine: Machine) -> dict[str, Any]:
     libs = machine.names("/.singularity.d/libs")
     extra = {"ls /.singularity.d/libs": "\n".join(libs)} if libs is not None else {}
     return {"context": found, "cmd": extra}
+
+
+def _other_system() -> str:
+    name = os.uname().sysname
+    return "" if name == "Linux" else name
 
 
 def _container(machine: Machine) -> str | None:

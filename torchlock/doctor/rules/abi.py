@@ -134,7 +134,8 @@ def _extension_name(evidence: Evidence) -> str:
     ) or re.search(
         r"(?:^|[/\s])([\w-]+?)(?:\.cpython|\.abi3)?[\w.-]*\.so: undefined symbol", evidence.error
     )
-    name = said[1] if said else ""
+    said = said or re.search(r"(\w+) was built (?:for|with|against)", evidence.error)
+    name = said[1].lower() if said else ""
     return re.sub(r"_(2_)?cuda$", "", name) if name not in ("torch", "") else "<extension>"
 
 
@@ -181,6 +182,12 @@ def cxx11(evidence: Evidence) -> Match | None:
     return Match(lines, certainty, {"who": _extension_name(evidence)})
 
 
+# xFormers and others say it themselves
+_TORCH_NAMED = (
+    r"PyTorch \S+ with CUDA \d+ \(you have|built (for|against|with) (py)?torch \d.*(you have|but)"
+)
+
+
 @rule(
     "extension-built-for-other-torch",
     KIND,
@@ -197,7 +204,7 @@ def cxx11(evidence: Evidence) -> Match | None:
 )
 def other_torch(evidence: Evidence) -> Match | None:
     """A symbol of another torch."""
-    lines = evidence.grep(_TORCH_SYMBOL)
+    lines = evidence.grep(_TORCH_SYMBOL) + evidence.grep(_TORCH_NAMED)
     return (
         Match(
             lines + evidence.grep(r"\S", source="^pip: torch$|extension"),
@@ -353,9 +360,12 @@ def musl(evidence: Evidence) -> Match | None:
         r"|libc\.musl|musl libc|symbol not found"
     )
     alpine = fixes.family(evidence) == "alpine"
+    refused = evidence.grep(
+        r"satisfies the requirement torch|No matching distribution found for torch"
+    )
     return (
-        Match(lines + evidence.grep("alpine"), CERTAIN if lines and alpine else LIKELY)
-        if (alpine and (evidence.error or lines)) or len(lines) > 1
+        Match(lines + refused + evidence.grep("alpine"), CERTAIN if lines and alpine else LIKELY)
+        if (alpine and (evidence.error or lines or refused)) or len(lines) > 1
         else None
     )
 
@@ -372,6 +382,7 @@ illegal = message_rule(
         "compiled with -march=native elsewhere: rebuild it here",
     ),
     certainty=LIKELY,
+    apart=("torch-crashes: the CPU has the instructions",),
 )
 
 other_python = message_rule(
@@ -386,6 +397,7 @@ other_python = message_rule(
         "<package>    # with the Python that runs; unset PYTHONPATH",
     ),
     certainty=LIKELY,
+    apart=("extension-built-for-other-torch: the Python is right, torch's symbols are missing",),
     follows=("no-wheel-for-this-python",),
 )
 
@@ -395,6 +407,7 @@ mkl = message_rule(
     r"undefined symbol: iJIT_NotifyEvent|libmkl_\w+\.so\S*: undefined symbol",
     cause="conda's MKL is newer than the one this torch was linked with, and lacks a symbol.",
     fix=("conda install 'mkl<2024.1'    # or use torch's own wheel, which brings its MKL",),
+    apart=("system-library-missing: the library is absent, not too new",),
 )
 
 openmp = message_rule(
@@ -406,6 +419,7 @@ openmp = message_rule(
         "take torch, numpy and scipy from one source (all wheels, or all conda)",
         "to prove it only (results may be wrong): export KMP_DUPLICATE_LIB_OK=TRUE",
     ),
+    apart=("process-limit: no thread can be started",),
 )
 
 

@@ -123,7 +123,7 @@ def other_environment(evidence: Evidence) -> Match | None:
         "Jetson: NVIDIA's wheels for its JetPack release instead",
     ),
     apart=("cpu-wheel: x86-64, where the index's own wheel has CUDA",),
-    follows=("user-site-shadows-environment", "jetson-generic-wheel"),
+    follows=("user-site-shadows-environment", "jetson-generic-wheel", "macos-has-no-cuda"),
 )
 def aarch64(evidence: Evidence) -> Match | None:
     """A CPU wheel on ARM."""
@@ -186,6 +186,7 @@ def conda_cpu(evidence: Evidence) -> Match | None:
         "jetson-generic-wheel",
         "no-nvidia-gpu",
         "local-module-shadows-torch",
+        "macos-has-no-cuda",
     ),
 )
 def cpu_wheel(evidence: Evidence) -> Match | None:
@@ -262,6 +263,10 @@ def jetson(evidence: Evidence) -> Match | None:
         "left), rm -rf <site-packages>/~orch* <site-packages>/torch*, install again",
         "conda: use either the conda package or the wheel, not both",
     ),
+    apart=(
+        "other-environment: two whole installations",
+        "installed-file-damaged: one file is cut short",
+    ),
     follows=("user-site-shadows-environment", "local-module-shadows-torch"),
 )
 def broken(evidence: Evidence) -> Match | None:
@@ -291,8 +296,38 @@ not_there = message_rule(
         "python -m pip install torch==2.7.1",
     ),
     apart=("other-environment: torch is installed, in another environment",),
-    follows=("local-module-shadows-torch",),
+    follows=(
+        "local-module-shadows-torch",
+        "no-wheel-for-this-python",
+        "torch-in-other-python",
+        "wrong-package-name",
+    ),
 )
+
+
+@rule(
+    "package-index-unreachable",
+    KIND,
+    cause="The package index is not reached: a proxy, a certificate the system does not trust, or "
+    "no network.",
+    shows="pip, uv or conda say CERTIFICATE_VERIFY_FAILED, ProxyError, NewConnectionError or "
+    "`Temporary failure in name resolution`.",
+    fix=(
+        "python -m pip config list; env | grep -i proxy    # the index and the proxy in use",
+        "a company's certificate: export PIP_CERT=<its CA bundle> SSL_CERT_FILE=<its CA bundle>",
+        "no network: carry a store of wheels there and install with --no-index --find-links",
+    ),
+    apart=("no-wheel-for-this-python: the index answers, and has none that fits",),
+)
+def index_unreachable(evidence: Evidence) -> Match | None:
+    """An installer without its index."""
+    broken = (
+        r"CERTIFICATE_VERIFY_FAILED|SSLError|ProxyError|Tunnel connection failed|ConnectTimeout"
+        r"|NewConnectionError|name resolution|Could not fetch URL|CondaHTTPError"
+    )
+    lines = evidence.grep(broken, source=r"\b(pip3?|uv|conda|mamba)\b")
+    lines += evidence.grep(rf"({broken}).*/simple/|CondaHTTPError|Could not fetch URL \S+/simple/")
+    return Match(tuple(dict.fromkeys(lines))) if lines else None
 
 
 @rule(
@@ -309,6 +344,11 @@ not_there = message_rule(
         "--index-url <PyTorch wheel index>/cu126; python -m pip install --upgrade "
         "pip",
     ),
+    apart=(
+        "wrong-package-name: the name is pytorch",
+        "wheel-hash-mismatch: there is a wheel, and another one than the lock's",
+    ),
+    follows=("package-index-unreachable", "musl"),
 )
 def no_wheel(evidence: Evidence) -> Match | None:
     """pip finds no wheel."""
@@ -319,6 +359,64 @@ def no_wheel(evidence: Evidence) -> Match | None:
     )
     return Match(lines, LIKELY) if lines else None
 
+
+@rule(
+    "macos-has-no-cuda",
+    KIND,
+    cause="This is macOS, for which CUDA does not exist; torch has Apple's Metal (MPS) there.",
+    shows="A Darwin kernel or macOS in the evidence, a torch without CUDA.",
+    fix=(
+        "use device 'mps' (torch.backends.mps.is_available()) or 'cpu' in the program",
+        "CUDA needs a Linux or Windows machine with an NVIDIA GPU",
+    ),
+    apart=("cpu-wheel-aarch64: Linux on ARM, for which builds with CUDA exist",),
+)
+def macos(evidence: Evidence) -> Match | None:
+    """Apple's system."""
+    if not re.search(
+        r"darwin|macos|mac os", f"{evidence.system.os} {evidence.system.kernel}", re.I
+    ):
+        return None
+    if evidence.torch.available is True:
+        return None
+    return Match(evidence.grep(r"darwin|mac ?os", source="context|uname") + _cpu_lines(evidence))
+
+
+@rule(
+    "torch-in-other-python",
+    KIND,
+    cause="torch is installed, in another Python than the one that runs: pip or conda belongs to "
+    "another interpreter, or its environment is not active.",
+    shows="`No module named 'torch'` while `pip show`, `pip list` or `conda list` knows torch.",
+    fix=(
+        "which -a python pip; pip --version; python -c 'import sys; print(sys.executable)'",
+        "python -m pip install torch==2.7.1    # python -m pip is the pip of that Python",
+        "or run the other Python; activate its environment",
+    ),
+    apart=("torch-not-installed: no Python has it", "other-environment: the wrong one is imported"),
+    follows=("local-module-shadows-torch", "broken-installation"),
+)
+def other_python(evidence: Evidence) -> Match | None:
+    """pip knows torch and Python does not."""
+    missing = evidence.grep(r"No module named '?torch'?\s*$")
+    known = evidence.grep(r"^(Version|Location): ", source=r"^pip3? show.*\btorch\b")
+    known += evidence.grep(r"^torch\s+\d", source=r"^pip3? (list|freeze)")
+    known += evidence.grep(r"^(pytorch|torch)\s+\d", source=r"^(conda|mamba|micromamba) list")
+    where = evidence.grep(
+        r"\S", source=r"^(which|type|command -v)\b.*(pip|python)|^pip3? --version"
+    )
+    return Match(missing + known + where, LIKELY) if missing and known else None
+
+
+wrong_name = message_rule(
+    "wrong-package-name",
+    KIND,
+    r'You tried to install "pytorch"|The package named for PyTorch is "torch"',
+    cause="The Python package index has PyTorch under the name torch; pytorch is a placeholder "
+    "that refuses.",
+    fix=("python -m pip install torch==2.7.1    # the name in requirements too",),
+    apart=("no-wheel-for-this-python: the name is right and no wheel fits",),
+)
 
 conda_virtual = message_rule(
     "conda-cannot-see-cuda",
@@ -332,6 +430,27 @@ conda_virtual = message_rule(
     apart=("cpu-build-conda: the solve succeeded with a CPU build",),
 )
 
+damaged = message_rule(
+    "installed-file-damaged",
+    KIND,
+    r"(?!lib(cuda|nvidia-ml)\.)\b(?P<file>[\w+.-]+\.so[\w.]*)'?:? (file too short|invalid ELF "
+    r"header|ELF load command past end)|BadZipFile|Bad CRC-32 for|zlib\.error|bad magic number in"
+    r"|incomplete (download|wheel)",
+    cause="A file of the installation is cut short or damaged (an interrupted download or copy, a "
+    "full disk, a quota).",
+    fix=(
+        "df -h . ~/.cache /tmp; quota -s    # room for it? the wheels need 8 GB while installing",
+        "pip cache purge    # uv: uv cache clean",
+        "python -m pip install --force-reinstall --no-cache-dir torch==2.7.1    # or the lock "
+        "anew: it names each wheel's sha256",
+    ),
+    apart=(
+        "libcuda-empty-file: the driver's library in an image",
+        "wheel-hash-mismatch: the installer refused the file",
+    ),
+    follows=("libcuda-empty-file", "disk-full"),
+)
+
 wrong_bytes = message_rule(
     "wheel-hash-mismatch",
     KIND,
@@ -343,6 +462,7 @@ wrong_bytes = message_rule(
         "take the wheel from the index the lock was made with; seven nvidia packages have two "
         "different wheels for one version",
     ),
+    apart=("installed-file-damaged: it was installed and is damaged",),
 )
 
 RULES: tuple[Rule, ...] = (
@@ -352,10 +472,15 @@ RULES: tuple[Rule, ...] = (
     jetson,
     aarch64,
     conda_cpu,
+    macos,
     broken,
     cpu_wheel,
+    other_python,
+    wrong_name,
     not_there,
+    index_unreachable,
     no_wheel,
     conda_virtual,
+    damaged,
     wrong_bytes,
 )

@@ -11,7 +11,7 @@ KIND = "crash-or-hang"
 _CUINIT = "child: cuInit"
 _NATIVE = "child: loading torch's libraries"
 _IMPORT = "child: import torch"
-NAMES = (_CUINIT, _NATIVE, _IMPORT)
+NAMES = (_CUINIT, "child: NVML", _NATIVE, _IMPORT)
 # The GPU and kernel faults in which a driver stops answering, or brings its caller down.
 _FAULTS = (
     "xid79-fell-off-bus",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from torchlock.doctor import fixes, tables
+from torchlock.doctor import fixes, parse, tables
 from torchlock.doctor.evidence import Evidence
 from torchlock.doctor.findings import CERTAIN, LIKELY, POSSIBLE, Match, Rule, message_rule, rule
 from torchlock.doctor.rules import facts
@@ -22,11 +22,19 @@ def _compat_lines(evidence: Evidence) -> tuple[str, ...]:
 
 def _without_compat(evidence: Evidence) -> tuple[str, ...]:
     return (
-        "take the cuda-compat directory out of LD_LIBRARY_PATH and "
+        "remove the cuda-compat directory from LD_LIBRARY_PATH (or unset it) and from "
         "/etc/ld.so.conf.d, then ldconfig",
         fixes.remove(evidence, "'cuda-compat-*'") + "    # in an image: rebuild it without them",
-        fixes.driver(evidence, "570") + "    # then compat is not needed at all",
+        *_newer_driver(evidence),
     )
+
+
+def _newer_driver(evidence: Evidence) -> tuple[str, ...]:
+    wheel, driver = facts.wheel_cuda(evidence), parse.version(facts.driver_version(evidence))
+    floor = tables.DRIVER_FLOOR.get(wheel[0] if wheel else 12, "")
+    if driver and driver >= parse.version(floor):
+        return (f"the driver itself runs this torch: it needs {floor} or newer",)
+    return (fixes.driver(evidence, "570") + "    # then compat is not needed at all",)
 
 
 @rule(
@@ -119,6 +127,10 @@ compat_error_only = message_rule(
         "a path with compat: take it out of LD_LIBRARY_PATH; else: sudo reboot",
     ),
     certainty=POSSIBLE,
+    apart=(
+        "compat-shadows-driver: the path of libcuda is known",
+        "driver-library-mismatch: the versions are known",
+    ),
     follows=(KIND, "driver-library-mismatch"),
 )
 

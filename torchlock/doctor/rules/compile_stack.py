@@ -234,6 +234,7 @@ build_memory = message_rule(
     r"|nvcc.*exit (code|status):? (137|9)\b",
     cause="The compiler was killed for want of host memory: too many compile jobs at once.",
     fix=("MAX_JOBS=2 pip install --no-build-isolation <package>    # 2 to 4 GB each", "free -g"),
+    apart=("memory-limit-killed: not a compiler was killed",),
 )
 
 no_ninja = message_rule(
@@ -243,6 +244,7 @@ no_ninja = message_rule(
     r"|ninja: (command )?not found",
     cause="ninja, which torch's extension builder uses, is not installed or not on PATH.",
     fix=("pip install ninja    # and activate the environment, so that its bin is on PATH",),
+    apart=("no-c-compiler: the compiler is what is missing",),
 )
 
 no_setuptools = message_rule(
@@ -252,6 +254,7 @@ no_setuptools = message_rule(
     cause="setuptools, which Triton and extension builds need at run time, is not "
     "installed (a fresh virtual environment of Python 3.12 or newer has none).",
     fix=("pip install setuptools wheel",),
+    apart=("ninja-missing, no-c-compiler: the build begins and lacks a tool",),
 )
 
 

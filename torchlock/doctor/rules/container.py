@@ -300,7 +300,7 @@ def in_image(evidence: Evidence) -> Match | None:
         "no-gpus-flag: the container starts, without GPUs",
         "container-desktop-vm: the engine is not this host's",
     ),
-    follows=("container-desktop-vm",),
+    follows=("container-desktop-vm", "node-runtime-broken", "runtimeclass-missing"),
 )
 def no_toolkit(evidence: Evidence) -> Match | None:
     """An engine without the toolkit."""
@@ -311,6 +311,8 @@ def no_toolkit(evidence: Evidence) -> Match | None:
         r"such file|executable file not found|not found)"
         r"|no runtime for \"nvidia\" is configured|runtime \"nvidia\" not found"
     )
+    # a toolkit that names a library it does not find is there itself
+    lines = tuple(line for line in lines if "load library failed" not in line)
     return Match(lines) if lines and not evidence.grep("RunPodSandbox|kubelet") else None
 
 
@@ -342,7 +344,7 @@ def desktop(evidence: Evidence) -> Match | None:
     )
     if not failed:
         return None
-    return Match(evidence.grep(r"desktop|/snap/docker|^docker\s+\d.*canonical") + failed)
+    return Match(evidence.grep(r"desktop|/snap/(bin/)?docker|^docker\s+\d.*canonical") + failed)
 
 
 @rule(
@@ -460,6 +462,28 @@ def _keep_devices(evidence: Evidence) -> tuple[str, ...]:
 
 
 @rule(
+    "gvisor-without-nvproxy",
+    KIND,
+    cause="The container runs under gVisor (runsc), which passes the GPU on only with nvproxy and "
+    "only for the drivers it knows.",
+    shows="`Starting gVisor` in dmesg, or runsc as the runtime, where the nodes do not work.",
+    fix=(
+        "/etc/docker/daemon.json: runtimes.runsc.runtimeArgs: [--nvproxy=true], then "
+        "sudo systemctl restart docker",
+        "runsc nvproxy list-supported-drivers    # the host's driver must be among them",
+        "or run the container without gVisor: --runtime=runc --gpus all",
+    ),
+    apart=("cgroup-lost: the host's own kernel refuses the devices",),
+)
+def gvisor(evidence: Evidence) -> Match | None:
+    """A sandbox with a kernel of its own."""
+    lines = evidence.grep(r"Starting gVisor|\brunsc\b")
+    if not lines or facts.driver_works(evidence) or evidence.torch.available is True:
+        return None
+    return Match(lines, LIKELY)
+
+
+@rule(
     "cgroup-lost",
     KIND,
     cause="The container lost its right to the GPU devices: systemd rewrote its device cgroup "
@@ -472,7 +496,13 @@ def _keep_devices(evidence: Evidence) -> tuple[str, ...]:
         "selinux-denied: the audit log has the denial",
         "device-node-permissions: EACCES, the mode or group of the node",
     ),
-    follows=("no-cgroups-on-rootful", "selinux-denied", "lxc-device-rules", "slurm"),
+    follows=(
+        "no-cgroups-on-rootful",
+        "selinux-denied",
+        "lxc-device-rules",
+        "slurm",
+        "gvisor-without-nvproxy",
+    ),
 )
 def cgroup_lost(evidence: Evidence) -> Match | None:
     """EPERM on nodes that once worked."""
@@ -511,17 +541,16 @@ def cgroup_lost(evidence: Evidence) -> Match | None:
 )
 def selinux(evidence: Evidence) -> Match | None:
     """An AVC denial for the GPU's nodes."""
-    if evidence.torch.available is True and not evidence.error:
+    if evidence.torch.available is True:
         return None
     avc = evidence.grep(r"avc:\s+denied.*(nvidia|xserver_misc_device|nvidiactl|dri)")
     enforcing = evidence.grep(r"^\s*Enforcing\s*$|SELinux status:\s*enabled|selinux.*enforcing")
     nodes = (line for line in facts.opened_with(evidence, "EACCES") if "nvidia-cap" not in line)
     refused = (*nodes, *evidence.grep("Insufficient Permissions"))
-    wide = all(
-        "rw" in node.mode[7:10]
-        for node in facts.gpu_nodes(evidence).values()
-        if len(node.mode) == 10
+    by_mode = [n for n in (evidence.nodes or {}).values() if n.opened == "EACCES"] or list(
+        facts.gpu_nodes(evidence).values()
     )
+    wide = all("rw" in node.mode[7:10] for node in by_mode if len(node.mode) == 10)
     if avc and refused and wide:
         return Match(avc + refused + enforcing)
     if avc:  # a denial in the log that nothing here was seen to suffer from
@@ -546,6 +575,10 @@ def selinux(evidence: Evidence) -> Match | None:
         "# also nvidiactl, nvidia-uvm, nvidia-uvm-tools",
         "Incus/LXD: lxc config device add <container> gpu gpu; nvidia.runtime=true",
         "the same driver version in the container, without its kernel module (--no-kernel-module)",
+    ),
+    apart=(
+        "cgroup-lost: it worked before",
+        "no-gpus-flag: another engine",
     ),
     follows=("driver-library-mismatch",),
 )
@@ -607,6 +640,7 @@ def seccomp(evidence: Evidence) -> Match | None:
         "grep -E 'nvidia|EPERM|EACCES|ENOMEM' | tail",
         "sudo nvidia-modprobe -u -c=0; ulimit -v; grep Seccomp: /proc/self/status",
     ),
+    apart=("seccomp-blocks-driver: in a container with a seccomp filter",),
     follows=(
         "seccomp-blocks-driver",
         "permissions",
@@ -701,13 +735,12 @@ def stale_node(evidence: Evidence) -> Match | None:
     return None
 
 
-apparmor = message_rule(
+@rule(
     "apparmor-denied",
     KIND,
-    r'apparmor="DENIED".*nvidia',
     cause="An AppArmor profile forbids the NVIDIA devices or libraries.",
-    certainty=POSSIBLE,
-    needs_fault=True,
+    shows='`apparmor="DENIED"` with an NVIDIA name in the kernel log; open() = EACCES on a node '
+    "whose mode admits everybody.",
     fix=(
         "docker run --security-opt apparmor=unconfined ...    # to prove it; LXC: "
         "lxc.apparmor.profile = unconfined",
@@ -715,6 +748,16 @@ apparmor = message_rule(
     ),
     apart=("selinux-denied: an avc line", "cgroup-lost: no line in the kernel log"),
 )
+def apparmor(evidence: Evidence) -> Match | None:
+    """An AppArmor denial for the GPU's nodes."""
+    lines = evidence.grep(r'apparmor="DENIED".*nvidia')
+    if not lines or evidence.torch.available is True:
+        return None
+    refused = facts.opened_with(evidence, "EACCES")
+    felt = bool(refused) and all("rw-rw-rw-" in line for line in refused)
+    # else a denial in the log that nothing here was seen to suffer from
+    return Match(lines + refused, CERTAIN if felt else POSSIBLE)
+
 
 jit_missing = message_rule(
     "jit-compiler-missing",
@@ -740,6 +783,7 @@ wrong_class = message_rule(
         "file -L <path of libcuda.so.1>; uname -m",
         "take its directory out of LD_LIBRARY_PATH; install the 64-bit driver libraries",
     ),
+    apart=("installed-file-damaged, libcuda-empty-file: the right kind of file, cut short",),
 )
 
 
@@ -813,6 +857,7 @@ cgroup_mode = message_rule(
         "or: sudo nvidia-ctk config --set nvidia-container-runtime.mode=auto --in-place; "
         + fixes.restart_engine(evidence),
     ),
+    apart=("toolkit-not-configured: the engine does not know the toolkit",),
 )
 
 toolkit_rpc = message_rule(
@@ -827,6 +872,7 @@ toolkit_rpc = message_rule(
         "after a driver upgrade: sudo reboot",
     ),
     certainty=LIKELY,
+    apart=("driver-libraries-not-on-host: the driver is found, its libraries are not",),
     follows=("driver-version", "host-kernel-module"),
 )
 
@@ -916,6 +962,7 @@ RULES: tuple[Rule, ...] = (
     selinux,
     no_cgroups,
     lxc,
+    gvisor,
     cgroup_lost,
     stale_node,
     no_uvm,

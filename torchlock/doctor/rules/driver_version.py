@@ -19,13 +19,14 @@ KIND = "driver-version"
     "different versions: the driver was upgraded while the old module stayed loaded.",
     shows="`Driver/library version mismatch`, `API mismatch` in the kernel log, cuInit 803 with "
     "libcuda from the system's own directory.",
-    fix=(
+    fix=lambda evidence: (
         "ldconfig -p | grep libcuda; echo $LD_LIBRARY_PATH    # no compat directory there? then:",
         "sudo reboot",
         "or without a reboot, with every GPU process ended: sudo rmmod nvidia_uvm nvidia_drm "
         "nvidia_modeset nvidia && sudo modprobe nvidia",
-        "to prevent it: hold the driver's packages (sudo apt-mark hold 'nvidia-*' 'libnvidia-*'), "
-        "or restrict unattended upgrades",
+        "to prevent it: "
+        + fixes.hold(evidence, "'nvidia-*'", "'libnvidia-*'")
+        + ", and upgrade with a reboot",
     ),
     apart=(
         "compat-shadows-driver: cuInit 803 with libcuda from a cuda-compat directory",
@@ -84,6 +85,7 @@ def mismatch(evidence: Evidence) -> Match | None:
         "ptx-newer-than-driver: the driver runs the wheel; only JIT-compiled PTX fails",
         "driver-library-mismatch: two versions of the driver are mixed",
     ),
+    follows=("gpu-never-gets-this-cuda",),
 )
 def too_old(evidence: Evidence) -> Match | None:
     """A driver below the floor of torch's CUDA major."""

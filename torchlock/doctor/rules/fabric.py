@@ -71,7 +71,7 @@ def _fabric_lines(evidence: Evidence) -> tuple[str, ...]:
             "nvidia-fabricmanager-<branch>=<driver>-1",
             "nvidia-fabric-manager-<driver>",
         ),
-        "sudo apt-mark hold nvidia-fabricmanager-<branch>    # upgrade it with the driver only",
+        fixes.hold(evidence, "'nvidia-fabric*'") + "    # upgrade it with the driver only",
         "sudo systemctl restart nvidia-fabricmanager && nvidia-smi -q -i 0 | grep -A2 Fabric",
     ),
     apart=(
@@ -125,7 +125,11 @@ def version(evidence: Evidence) -> Match | None:
         "fabricmanager-version-mismatch: it starts and refuses the driver's version",
         "confidential-compute-not-ready: 802 because CC is on and not ready",
     ),
-    follows=("fabricmanager-version-mismatch", "confidential-compute-not-ready"),
+    follows=(
+        "fabricmanager-version-mismatch",
+        "confidential-compute-not-ready",
+        "fabric-managed-by-host",
+    ),
 )
 def not_running(evidence: Evidence) -> Match | None:
     """802, or a fabric that is not set up."""
@@ -158,6 +162,36 @@ def not_running(evidence: Evidence) -> Match | None:
 
 
 @rule(
+    "fabric-managed-by-host",
+    KIND,
+    cause="This virtual machine has GPUs of an NVSwitch board and not the switches: the fabric "
+    "manager of the host (or of its service virtual machine) must set them up.",
+    shows="cuInit 802 in a guest, no NVSwitch on its PCI bus, and a fabric manager that finds "
+    "nothing to do (NV_WARN_NOTHING_TO_DO).",
+    fix=(
+        "on the host or in the service virtual machine: fabric manager in shared NVSwitch mode "
+        "(FABRIC_MODE=1 or 2), then activate the partition of these GPUs: fmpm -a <partition>",
+        "in the guest: sudo systemctl disable --now nvidia-fabricmanager; nvidia-smi -q -i 0 | "
+        "grep -A2 Fabric    # Completed, once the partition is active",
+        "one GPU alone, without NVLink: options nvidia NVreg_NvLinkDisable=1 in the guest",
+    ),
+    apart=("fabricmanager-not-running: the machine has the switches itself",),
+    follows=("confidential-compute-not-ready",),
+)
+def host_managed(evidence: Evidence) -> Match | None:
+    """802 in a guest without switches."""
+    nothing = evidence.grep(r"NV_WARN_NOTHING_TO_DO|NVSwitch.*(no|not) .*(found|detected)")
+    none = evidence.grep(r"^\s*0\s*$", source="nvswitch")
+    guest = evidence.grep(
+        r"\b(guest|kvm|qemu|vmware|hypervisor)\b", source="context|virt|lscpu|dmi"
+    )
+    if not _not_ready(evidence) or not (nothing or (none and guest)):
+        return None
+    lines = nothing + none + evidence.grep(_NOT_READY)
+    return Match(lines, CERTAIN if nothing and guest else LIKELY)
+
+
+@rule(
     "imex-not-ready",
     KIND,
     cause="Multi-node NVLink (IMEX) is not set up, so memory cannot be shared across the "
@@ -170,6 +204,7 @@ def not_running(evidence: Evidence) -> Match | None:
         "/dev/nvidia-caps-imex-channels/channel0 in the container",
         "to do without: export NCCL_MNNVL_ENABLE=0 NCCL_CUMEM_ENABLE=0",
     ),
+    apart=("fabricmanager-not-running: the links within one node",),
 )
 def imex(evidence: Evidence) -> Match | None:
     """IMEX needed and missing."""
@@ -193,6 +228,7 @@ def imex(evidence: Evidence) -> Match | None:
         "sudo systemctl restart nvidia-fabricmanager; nvidia-smi -q -i 0 | grep "
         "-A2 Fabric    # to have it back",
     ),
+    apart=("fabricmanager-not-running: CUDA itself fails (802)",),
     follows=("fabricmanager-not-running", "fabricmanager-version-mismatch", "imex-not-ready"),
 )
 def nvls(evidence: Evidence) -> Match | None:
@@ -203,4 +239,4 @@ def nvls(evidence: Evidence) -> Match | None:
     return Match(lines) if lines else None
 
 
-RULES: tuple[Rule, ...] = (confidential, version, not_running, imex, nvls)
+RULES: tuple[Rule, ...] = (confidential, version, host_managed, not_running, imex, nvls)

@@ -225,6 +225,7 @@ def bar(evidence: Evidence) -> Match | None:
         "ls /lib/firmware/nvidia/<driver version>/    # gsp_tu10x.bin, gsp_ga10x.bin",
         fixes.initramfs(evidence) + "; sudo reboot",
     ),
+    apart=("gsp-timeout: the firmware was loaded and stopped answering",),
 )
 def firmware(evidence: Evidence) -> Match | None:
     """No GSP firmware for this driver."""
@@ -236,25 +237,88 @@ def firmware(evidence: Evidence) -> Match | None:
 
 
 @rule(
+    "gpu-never-gets-this-cuda",
+    KIND,
+    cause="The GPU (<generation>) is supported by drivers up to branch <last> only, which stop at "
+    "CUDA <cuda>; this torch is built with CUDA <wheel>, and no driver runs both.",
+    shows="A Kepler GPU (K80, K40, GTX 7xx) with a CUDA 12 build, a Maxwell, Pascal or Volta GPU "
+    "with a CUDA major that its last driver branch does not have.",
+    fix=(
+        "use another GPU, or torch on the CPU",
+        "Kepler 3.7 (K80), with an old release only: pip install torch==2.0.1 --index-url "
+        "<PyTorch wheel index>/cu118    # its builds have sm_37",
+    ),
+    apart=("driver-too-old: a newer driver for the GPU exists",),
+    follows=("gpu-dropped-by-driver",),
+)
+def never(evidence: Evidence) -> Match | None:
+    """A GPU whose last driver is below the wheel's CUDA major."""
+    wheel = facts.wheel_cuda(evidence)
+    if not wheel or evidence.torch.available is True:
+        return None
+    known = _limits(evidence)
+    lasts = [last for *_, last in known if last]
+    if not known or len(lasts) < len(known):  # another GPU of the machine may run it
+        return None
+    cuda = tables.BRANCH_CUDA[max(lasts)]
+    if cuda[0] >= wheel[0]:
+        return None
+    values = {
+        "generation": tables.generation(known[0][1]),
+        "last": str(max(lasts)),
+        "cuda": ".".join(map(str, cuda)),
+        "wheel": ".".join(map(str, wheel)),
+    }
+    lines = facts.gpu_lines(evidence) + evidence.grep("NVIDIA", source="lspci")
+    return Match(lines + evidence.grep("driver on your system is too old"), values=values)
+
+
+@rule(
+    "vgpu-unlicensed",
+    KIND,
+    cause="This virtual machine's NVIDIA vGPU has no licence: after a while the driver restricts "
+    "and then refuses CUDA.",
+    shows="`License Status: Unlicensed`, or nvidia-gridd `Failed to acquire license`, where CUDA "
+    "or a program fails.",
+    fix=(
+        "nvidia-smi -q | grep -i -A1 license; journalctl -u nvidia-gridd -n 50",
+        "put the client token of the licence server in /etc/nvidia/ClientConfigToken/ (older "
+        "servers: ServerAddress= in /etc/nvidia/gridd.conf), FeatureType=1 for vGPU",
+        "sudo systemctl restart nvidia-gridd",
+    ),
+    apart=(
+        "vgpu-driver-mismatch: guest and host driver do not belong together",
+        "gpu-busy: a whole GPU, or a vGPU with its licence",
+    ),
+)
+def unlicensed(evidence: Evidence) -> Match | None:
+    """A vGPU without its licence."""
+    if evidence.torch.available is True and not evidence.error:
+        return None
+    lines = evidence.grep(
+        r"License Status\s*:\s*(Unlicensed|Expired)|gridd.*(fail|unable|no) .*licen[cs]e"
+        r"|licen[cs]e.*(expired|not acquired)|Unlicensed \((Un)?restricted\)"
+    )
+    return Match(lines, LIKELY) if lines else None
+
+
+@rule(
     "vgpu-driver-mismatch",
     KIND,
     cause="This virtual machine's NVIDIA vGPU needs the GRID guest driver of the host's "
-    "vGPU release, "
-    "and a licence.",
-    shows="`vGPU` with a version mismatch, `Guest driver`, or an unlicensed vGPU.",
+    "vGPU release.",
+    shows="`vGPU` with a version mismatch, or `Guest driver`.",
     fix=(
         "install the vGPU (GRID) guest driver that belongs to the hypervisor's "
         "vGPU manager release",
-        "nvidia-smi -q | grep -i license; then set up /etc/nvidia/gridd.conf or the client token",
-        "sudo systemctl restart nvidia-gridd",
+        "sudo reboot; then the licence: nvidia-smi -q | grep -i license",
     ),
+    apart=("vgpu-unlicensed: the drivers fit, the licence is missing",),
 )
 def vgpu(evidence: Evidence) -> Match | None:
-    """A vGPU with the wrong driver or no licence."""
+    """A vGPU with the wrong driver."""
     lines = evidence.grep(
-        r"vgpu.*(mismatch|incompatible|unsupported|not support|guest driver)"
-        r"|License Status\s*:\s*Unlicensed|guest.*vgpu.*version|Unlicensed "
-        r"\(Unrestricted\)"
+        r"vgpu.*(mismatch|incompatible|unsupported|not support|guest driver)|guest.*vgpu.*version"
     )
     return Match(lines, LIKELY) if lines and evidence.torch.available is not True else None
 
@@ -284,6 +348,7 @@ iommu = message_rule(
         "power-cycle; check power cables; try the other module flavour (open or proprietary) "
         "and a newer driver",
     ),
+    apart=("bios-bar-too-small, gsp-firmware-missing, gpu-newer-than-driver: the log says why",),
     follows=(KIND, "gpu-state", "fabric-and-cc", "driver-version"),
 )
 def init_failed(evidence: Evidence) -> Match | None:
@@ -299,7 +364,9 @@ RULES: tuple[Rule, ...] = (
     too_new,
     bar,
     firmware,
+    never,
     vgpu,
+    unlicensed,
     iommu,
     init_failed,
 )

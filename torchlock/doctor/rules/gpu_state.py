@@ -8,6 +8,19 @@ from torchlock.doctor.rules import facts
 
 KIND = "gpu-state"
 
+# Source: NVIDIA's Xid catalogue; those that a program or another rule accounts for are left out.
+_FAULTS = {
+    "32": "corrupted push buffer, PCIe quality", "38": "driver firmware", "46": "GPU stopped",
+    "56": "display engine", "57": "memory interface", "58": "unstable memory interface",
+    "61": "internal micro-controller", "62": "internal micro-controller halt",
+    "69": "graphics engine class", "74": "NVLink", "109": "context switch timeout",
+    "110": "security fault", "140": "unrecovered ECC", "143": "GPU initialisation",
+}  # fmt: skip
+# What cuBLAS and cuDNN say where the GPU has no memory for their workspace.
+_NO_ROOM_FOR_A_HANDLE = (
+    r"CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED"
+    r"|(CUBLAS|CUDNN)_STATUS_NOT_INITIALIZED"
+)
 _UNKNOWN_ERROR = r"CUDA unknown error|cudaErrorUnknown|CUDA_ERROR_UNKNOWN|Error 999"
 
 
@@ -35,7 +48,8 @@ def off_the_bus(evidence: Evidence) -> Match | None:
     if lines or gone:
         return Match(lines + evidence.grep(r"Unable to determine the device handle"))
     handle = evidence.grep(r"Unable to determine the device handle")
-    return Match(handle, LIKELY) if handle else None
+    # the kernel log, where it was read, names another fault
+    return Match(handle, LIKELY) if handle and not evidence.grep(r"Xid \(") else None
 
 
 @rule(
@@ -58,6 +72,58 @@ def gsp(evidence: Evidence) -> Match | None:
     )
     number = evidence.first(r"Xid.*[:,] (119|120)\b")
     return Match(lines, values={"xid": number[1] if number else "119"}) if lines else None
+
+
+@rule(
+    "gpu-reports-fault",
+    KIND,
+    cause="The driver reports a fault of the GPU, its link or its firmware (Xid <xid>: <what>).",
+    shows="Xid 32, 38, 46, 56, 57, 58, 61, 62, 69, 74, 109, 110, 140 or 143 in the kernel log.",
+    fix=(
+        "stop every process on it, then: sudo nvidia-smi --gpu-reset -i <index>, or sudo reboot",
+        "upgrade the driver to the newest release of its branch; NVLink: nvidia-smi nvlink -e",
+        "if it recurs, also in another slot: sudo nvidia-bug-report.sh, and hardware service",
+    ),
+    apart=(
+        "gpu-program-fault: Xid 13 or 31, which a program causes",
+        "xid79-fell-off-bus, gsp-timeout, uncorrectable-ecc: other numbers",
+    ),
+    follows=("xid79-fell-off-bus", "gsp-timeout", "uncorrectable-ecc", "nvswitch-fault"),
+)
+def reported(evidence: Evidence) -> Match | None:
+    """An Xid that no program causes."""
+    number = evidence.first(rf"Xid \([^)]*\): ({'|'.join(_FAULTS)})\b")
+    if not number or (evidence.torch.available is True and not evidence.error):
+        return None
+    lines = evidence.grep(rf"Xid \([^)]*\): {number[1]}\b")
+    return Match(lines, LIKELY, {"xid": number[1], "what": _FAULTS[number[1]]})
+
+
+@rule(
+    "gpu-throttled",
+    KIND,
+    cause="The GPU slows itself down: <why>.",
+    shows="A complaint about speed, with HW Thermal Slowdown, SW Thermal Slowdown or HW Power "
+    "Brake Slowdown `Active` in nvidia-smi -q.",
+    fix=(
+        "nvidia-smi -q -d TEMPERATURE,POWER,PERFORMANCE    # while the job runs",
+        "heat: air flow, fans, dust, room temperature (passive data-centre cards need the "
+        "chassis' fans); power brake: the server's power supplies and cap",
+        "until then: sudo nvidia-smi -i <index> -pl <watts>    # a lower, steady power limit",
+    ),
+    apart=("xid79-fell-off-bus: it got too hot and is gone",),
+)
+def throttled(evidence: Evidence) -> Match | None:
+    """Clocks held down by heat or power."""
+    hot = evidence.grep(r"Thermal Slowdown\s*:\s*Active")
+    braked = evidence.grep(r"Power Brake( Slowdown)?\s*:\s*Active")
+    asked = evidence.error or evidence.grep(r"\S", source="^(observed|symptom)")
+    if not asked or not (hot or braked):
+        return None
+    why = "it is too hot" if hot else "the machine's power supply signals a power brake"
+    slow = evidence.grep(r"slow|throttl|clock", source="^(observed|symptom)")
+    lines = hot + braked + slow + evidence.grep("Temp", source="nvidia-smi -q")
+    return Match(lines, CERTAIN if slow else LIKELY, {"why": why})
 
 
 @rule(
@@ -97,6 +163,10 @@ def ecc(evidence: Evidence) -> Match | None:
         "stop every process on it (sudo fuser -v /dev/nvidia*), then: "
         "sudo nvidia-smi --gpu-reset -i <index>",
         "or sudo reboot",
+    ),
+    apart=(
+        "xid79-fell-off-bus: a reset does not reach it",
+        "gsp-timeout, uncorrectable-ecc: the kernel log says what stopped it",
     ),
     follows=(KIND,),
 )
@@ -152,7 +222,8 @@ def suspend(evidence: Evidence) -> Match | None:
 @rule(
     "compute-mode-exclusive",
     KIND,
-    cause="The GPU's compute mode (<mode>) lets no further process in.",
+    cause="The GPU's compute mode is exclusive or prohibited (<mode>) and lets no further process "
+    "in.",
     shows="`all CUDA-capable devices are busy or unavailable` (46) with compute mode "
     "Exclusive_Process or Prohibited.",
     fix=(
@@ -216,9 +287,13 @@ def mps(evidence: Evidence) -> Match | None:
     fix=(
         "nvidia-smi -q -d COMPUTE,PERFORMANCE; sudo fuser -v /dev/nvidia*    # who holds it",
         "end stale processes, then sudo nvidia-smi --gpu-reset -i <index>, or sudo reboot",
-        "vGPU: check the licence (nvidia-smi -q | grep -i license)",
     ),
-    follows=(KIND, "mig", "fabric-and-cc", "permissions"),
+    apart=(
+        "compute-mode-exclusive: the compute mode admits one process",
+        "vgpu-unlicensed: a vGPU without a licence",
+        "mps-unreachable: codes 805 to 809",
+    ),
+    follows=(KIND, "mig", "fabric-and-cc", "permissions", "vgpu-unlicensed"),
 )
 def busy(evidence: Evidence) -> Match | None:
     """Error 46 without an exclusive mode."""
@@ -245,6 +320,7 @@ def memory_held(evidence: Evidence) -> Match | None:
     """Out of memory, because of others."""
     out = evidence.grep(
         r"CUDA out of memory|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|Error 2:"
+        rf"|{_NO_ROOM_FOR_A_HANDLE}"
     )
     if not out and evidence.libcuda.init != 2:
         return None
@@ -263,7 +339,7 @@ out_of_memory = message_rule(
     "gpu-out-of-memory",
     KIND,
     r"CUDA out of memory|torch\.(cuda\.)?OutOfMemoryError|CUDA error: out of memory"
-    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation",
+    r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|CUBLAS_STATUS_ALLOC_FAILED",
     cause="The program needs more GPU memory than there is.",
     fix=(
         "use smaller batches, activation checkpointing or torch.autocast",
@@ -301,6 +377,7 @@ nvswitch = message_rule(
         "if it recurs: hardware service",
     ),
     certainty=LIKELY,
+    apart=("fabricmanager-not-running: the switches are sound and not set up",),
 )
 
 watchdog = message_rule(
@@ -313,6 +390,7 @@ watchdog = message_rule(
         "multi-user.target)",
         'or Option "Interactive" "0" in the Device section of xorg.conf; smaller batches',
     ),
+    apart=("cuinit-hangs: nothing ends it",),
 )
 
 power = message_rule(
@@ -339,14 +417,16 @@ program_fault = message_rule(
         "compute-sanitizer python <program>    # for an illegal access",
     ),
     certainty=LIKELY,
+    needs_fault=True,
     apart=("uncorrectable-ecc: the kernel log has an ECC Xid",),
-    follows=("uncorrectable-ecc", "xid79-fell-off-bus", "wheel-arch", "abi"),
+    follows=("uncorrectable-ecc", "xid79-fell-off-bus", "gpu-reports-fault", "wheel-arch", "abi"),
 )
 
 RULES: tuple[Rule, ...] = (
     off_the_bus,
     gsp,
     ecc,
+    reported,
     needs_reset,
     suspend,
     exclusive,
@@ -358,5 +438,6 @@ RULES: tuple[Rule, ...] = (
     nvswitch,
     watchdog,
     power,
+    throttled,
     program_fault,
 )

@@ -6,7 +6,16 @@ import re
 
 from torchlock.doctor import fixes
 from torchlock.doctor.evidence import Evidence
-from torchlock.doctor.findings import CERTAIN, LIKELY, Match, Rule, message_rule, rule, said
+from torchlock.doctor.findings import (
+    CERTAIN,
+    LIKELY,
+    POSSIBLE,
+    Match,
+    Rule,
+    message_rule,
+    rule,
+    said,
+)
 from torchlock.doctor.rules import facts
 
 KIND = "host-kernel-module"
@@ -244,14 +253,26 @@ def secure_boot(evidence: Evidence) -> Match | None:
     refused = evidence.grep(_REJECTED)
     if refused and facts.secure_boot(evidence) is not False:
         return Match(state + refused)
-    if not facts.secure_boot(evidence) or facts.built_for_running_kernel(evidence) is not True:
+    built = facts.built_for_running_kernel(evidence)
+    if not facts.secure_boot(evidence) or not _may_be_built(evidence):
         return None
     if facts.loaded(evidence, "nvidia") or not facts.no_driver_reached(evidence):
         return None
     unsigned = any("signer" in x.source and not x.text.strip() for x in evidence.lines)
     lines = state + evidence.grep(r"installed|insmod", source="dkms|modprobe")
     lines += evidence.grep("^$", source="signer")
-    return Match(lines, CERTAIN if unsigned else LIKELY)
+    return Match(lines, CERTAIN if unsigned else LIKELY if built else POSSIBLE)
+
+
+def _programs_only(evidence: Evidence) -> bool:
+    """Whether the driver's programs are installed, and reach no module."""
+    return "couldn't communicate" in facts.smi(evidence).failure
+
+
+def _may_be_built(evidence: Evidence) -> bool:
+    """Whether a module is known to be built, or nothing says that none is."""
+    built = facts.built_for_running_kernel(evidence)
+    return _programs_only(evidence) if built is None else built
 
 
 @rule(
@@ -307,8 +328,9 @@ def blacklisted(evidence: Evidence) -> Match | None:
 @rule(
     "module-not-loaded",
     KIND,
-    cause="The NVIDIA module is built for the running kernel but not loaded.",
-    shows="modinfo or dkms finds it, lsmod does not list it, Secure Boot is off.",
+    cause="The NVIDIA driver is installed, and its kernel module is not loaded<built>.",
+    shows="modinfo or dkms finds the module, or nvidia-smi is there and reaches none; lsmod does "
+    "not list it, Secure Boot is off.",
     fix=(
         "sudo modprobe nvidia && nvidia-smi",
         "if it fails: sudo dmesg | grep -iE 'nvrm|nvidia' | tail    # says why",
@@ -334,13 +356,17 @@ def not_loaded(evidence: Evidence) -> Match | None:
     """A module that exists, is not refused, and is not there."""
     if evidence.container.inside or evidence.system.wsl or facts.smi(evidence).works:
         return None
-    if facts.secure_boot(evidence) or not facts.built_for_running_kernel(evidence):
+    built = facts.built_for_running_kernel(evidence)
+    if facts.secure_boot(evidence) or not _may_be_built(evidence):
         return None
     if facts.loaded(evidence, "nvidia") is not False and not evidence.driver.absent:
         return None
+    if not built and not evidence.pci:
+        return None
     lines = evidence.grep(r"nvidia", source="dkms|modinfo|modprobe|lsmod|lspci")
     lines += evidence.grep(r"couldn't communicate|^no such file$")
-    return Match(lines, LIKELY)
+    known = " although it is built for the running kernel" if built else ""
+    return Match(lines, LIKELY if built else POSSIBLE, {"built": known})
 
 
 @rule(
@@ -389,7 +415,7 @@ def not_installed(evidence: Evidence) -> Match | None:
         return None
     if evidence.libcuda.found is not False or facts.driver_version(evidence):
         return None
-    if facts.built_for_running_kernel(evidence):
+    if facts.built_for_running_kernel(evidence) or _programs_only(evidence):
         return None
     return Match(
         evidence.grep(r"nvidia", source="lspci")
@@ -413,12 +439,30 @@ no_host_driver = message_rule(
 )
 
 
+def _other_vendor(evidence: Evidence) -> str:
+    """The vendor of a GPU that is there instead; processors' own graphics count for Intel."""
+    display = r"(VGA|3D|Display)\b.*"
+    if evidence.grep(display + r"(AMD/ATI|Advanced Micro|\[1002:)") or evidence.grep(
+        "^/dev/kfd$|dev: /dev/kfd", source="dev"
+    ):
+        return "AMD"
+    return "Intel" if evidence.grep(display + r"(Intel|\[8086:)") else ""
+
+
+def _for_other_gpus(evidence: Evidence) -> tuple[str, ...]:
+    tag = {"AMD": "rocm6.3", "Intel": "xpu"}.get(_other_vendor(evidence))
+    if not tag:
+        return ()
+    return (f"{fixes.torch_wheel(tag)}    # for that GPU, where the vendor supports it",)
+
+
 @rule(
     "no-nvidia-gpu",
     "no-gpu",
-    cause="This machine has no NVIDIA GPU: the PCI bus lists none, and there is no driver.",
+    cause="This machine has no NVIDIA GPU: the PCI bus lists none<other>, and there is no driver.",
     shows="No PCI device of vendor 10de, no /dev/nvidia*, no /proc/driver/nvidia/version.",
-    fix=(
+    fix=lambda evidence: (
+        *_for_other_gpus(evidence),
         "use torch on the CPU here (device 'cpu'), or move to a machine with an NVIDIA GPU",
         "virtual machine or cloud: choose a GPU instance type, or pass the GPU through",
         "a card that is fitted and not listed: check seating, power and the slot in the firmware",
@@ -443,8 +487,11 @@ def no_gpu(evidence: Evidence) -> Match | None:
     lines = tuple(str(line) for line in evidence.lines if "lspci" in line.source)[:2]
     lines += evidence.grep("no such file", source="/proc/driver/nvidia")
     lines += evidence.grep("libcuda", source="dlopen")
+    vendor = _other_vendor(evidence)
+    other = f" (it lists a GPU of {vendor})" if vendor else ""
     # a libcuda that answers belongs to a driver that is, or was, somewhere
-    return Match(lines, LIKELY if evidence.libcuda.init is not None else CERTAIN)
+    certainty = LIKELY if evidence.libcuda.init is not None else CERTAIN
+    return Match(lines, certainty, {"other": other})
 
 
 RULES: tuple[Rule, ...] = (

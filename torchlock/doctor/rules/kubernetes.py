@@ -153,7 +153,11 @@ def no_request(evidence: Evidence) -> Match | None:
         "install the NVIDIA device plugin or GPU operator; on k3s/microk8s give the plugin "
         "runtimeClassName: nvidia; capacity present: wait for, or free, a GPU",
     ),
-    apart=("untolerated-taint: the nodes have GPUs and a taint keeps the pod off",),
+    apart=(
+        "untolerated-taint: the nodes have GPUs and a taint keeps the pod off",
+        "mig-resource-name: the nodes offer MIG devices by another name",
+    ),
+    follows=("mig-resource-name", "gpu-share-too-large"),
 )
 def no_plugin(evidence: Evidence) -> Match | None:
     """Nothing to schedule on."""
@@ -166,6 +170,42 @@ def no_plugin(evidence: Evidence) -> Match | None:
     )
     return Match(lines) if lines else None
 
+
+@rule(
+    "mig-resource-name",
+    KIND,
+    cause="The nodes offer MIG devices by their profile (<offered>), and the pod asks for "
+    "nvidia.com/gpu.",
+    shows="`Insufficient nvidia.com/gpu` while a node's allocatable has nvidia.com/mig-<profile> "
+    "(the device plugin's mixed strategy).",
+    fix=(
+        "in the container's spec: resources: {limits: {<offered>: 1}}",
+        "or set migStrategy: single for nodes whose GPUs are all divided alike",
+    ),
+    apart=("device-plugin-missing: the nodes offer nothing at all",),
+)
+def mig_name(evidence: Evidence) -> Match | None:
+    """A request for whole GPUs where there are only slices."""
+    short = evidence.grep(r"Insufficient nvidia\.com/gpu")
+    offered = evidence.first(r"(nvidia\.com/mig-\d+g\.\d+gb[\w.+-]*)\W+[1-9]\d*\b")
+    if not short or not offered:
+        return None
+    return Match(short + evidence.grep(r"nvidia\.com/mig-"), values={"offered": offered[1]})
+
+
+shared = message_rule(
+    "gpu-share-too-large",
+    KIND,
+    r"maximum request size for shared resources is (?P<most>\d+)",
+    cause="The node's GPUs are shared (time-slicing or MPS), where a pod may ask for <most> only; "
+    "more would give it no more of the GPU.",
+    fix=(
+        "in the container's spec: resources: {limits: {nvidia.com/gpu: <most>}}",
+        "for several whole GPUs choose nodes without sharing (nodeSelector), or "
+        "failRequestsGreaterThanOne: false in the plugin's configuration",
+    ),
+    apart=("device-plugin-missing: no GPU to give",),
+)
 
 untolerated = message_rule(
     "untolerated-taint",
@@ -193,6 +233,7 @@ operator_wait = message_rule(
         "nouveau loaded on the node: blacklist it and reboot",
     ),
     certainty=LIKELY,
+    apart=("device-plugin-missing: there is no operator, or it is ready",),
     follows=("host-kernel-module",),
 )
 
@@ -202,6 +243,8 @@ RULES: tuple[Rule, ...] = (
     node_runtime,
     no_request,
     untolerated,
+    mig_name,
+    shared,
     no_plugin,
     operator_wait,
 )

@@ -191,6 +191,9 @@ def removed(evidence: Evidence) -> Match | None:
         name, version = _package(evidence, fault.soname)
         if _wheels_listed(evidence) and not version:
             continue
+        wanted = re.search(r"\.so\.(\d+)", fault.soname)
+        if version and wanted and version.partition(".")[0] != wanted[1]:
+            continue  # that wheel never had the file: it is of another major version
         absent = evidence.grep(r"cannot access|No such file", source=r"\bls\b|stat|find|RECORD")
         if (
             not version

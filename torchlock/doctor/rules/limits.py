@@ -94,7 +94,8 @@ def files(evidence: Evidence) -> Match | None:
         "--memory; Kubernetes resources.limits.memory",
         "or need less: fewer DataLoader workers, a smaller prefetch_factor and "
         "batches; stream instead of loading the data set whole",
-        "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max",
+        "cat /sys/fs/cgroup/memory.events /sys/fs/cgroup/memory.max    # version 1: "
+        "memory/memory.oom_control, memory/memory.limit_in_bytes",
     ),
     apart=(
         "dataloader-shm-too-small: signal Bus error",
@@ -116,7 +117,9 @@ def killed(evidence: Evidence) -> Match | None:
         return None
     if not evidence.error and not signal:
         return None
-    if not signal and not re.search(r"kill|memory|oom|137", evidence.error, re.I):
+    if not signal and not re.search(
+        r"kill|memory|oom|137|exited unexpectedly", evidence.error, re.I
+    ):
         return None
     what = (
         "Slurm job"
@@ -217,6 +220,7 @@ pinned = message_rule(
         "DataLoader(pin_memory=False), or fewer prefetched batches",
     ),
     certainty=LIKELY,
+    apart=("gpu-out-of-memory: memory of the GPU",),
     follows=("gpu-state",),
 )
 
@@ -229,6 +233,7 @@ address_space = message_rule(
     "more than the memory of all GPUs.",
     fix=("ulimit -v unlimited    # Slurm: VSizeFactor=0; PBS: no vmem limit",),
     certainty=LIKELY,
+    apart=("host-memory-exhausted: memory itself, not its addresses",),
     follows=("memory-limit-killed",),
 )
 

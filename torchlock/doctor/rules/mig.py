@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from torchlock.doctor.evidence import Evidence
@@ -16,9 +17,16 @@ def _instances(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _enabled(evidence: Evidence) -> bool:
-    return any(gpu.mig_mode for gpu in evidence.gpus) or bool(
-        evidence.grep(r"MIG (Mode|M\.)?.*\bEnabled\b|^\s*Current\s*:\s*Enabled|MIG.*mode.*enabled")
+    if any(gpu.mig_mode for gpu in evidence.gpus):
+        return True
+    # in `nvidia-smi -q` the mode stands below its heading; other modes are told in the same words
+    below = itertools.pairwise(evidence.lines)
+    listed = any(
+        re.fullmatch(r"\s*MIG Mode\s*", heading.text)
+        and re.match(r"\s*Current\s*:\s*Enabled", line.text)
+        for heading, line in below
     )
+    return listed or bool(evidence.grep(r"MIG (Mode|M\.)?.*\bEnabled\b|MIG.*mode.*enabled"))
 
 
 @rule(
@@ -39,7 +47,9 @@ def _enabled(evidence: Evidence) -> bool:
 )
 def no_instances(evidence: Evidence) -> Match | None:
     """MIG on, nothing in it."""
-    if not _enabled(evidence) or _instances(evidence) or not facts.cuda_is_off(evidence):
+    if not _enabled(evidence) or _instances(evidence) or evidence.torch.available is True:
+        return None
+    if not facts.cuda_is_off(evidence) and not facts.says_no_gpu(evidence):
         return None
     listed = evidence.grep(
         r"No MIG devices found|No (GPU|MIG|compute) instances? found|No MIG-enabled"
@@ -131,6 +141,7 @@ def wrong_name(evidence: Evidence) -> Match | None:
         "end every process on the GPU, then: sudo nvidia-smi --gpu-reset -i "
         "<index>    # or sudo reboot",
     ),
+    apart=("mig-enabled-without-instances: the mode is in force",),
     follows=("gpu-state",),
 )
 def pending(evidence: Evidence) -> Match | None:

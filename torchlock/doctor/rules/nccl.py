@@ -147,8 +147,8 @@ def duplicate(evidence: Evidence) -> Match | None:
 def _interface_fix(evidence: Evidence) -> tuple[str, ...]:
     return (
         "ip -br addr    # the interface with the address the other nodes reach",
-        "export NCCL_SOCKET_IFNAME=<interface> GLOO_SOCKET_IFNAME=<interface>    # "
-        "on every node; ^docker0,lo excludes; unset a wrong one",
+        "export NCCL_SOCKET_IFNAME=<name> GLOO_SOCKET_IFNAME=<name>    # that interface, on every "
+        "node; ^docker,br-,virbr,lo excludes; unset a wrong one",
     )
 
 
@@ -336,6 +336,10 @@ def memlock(evidence: Evidence) -> Match | None:
         "export NCCL_IB_HCA=<mlx5_0,...> NCCL_IB_GID_INDEX=<index of RoCE v2>    # on every node",
         "to prove it, over TCP: export NCCL_IB_DISABLE=1",
     ),
+    apart=(
+        "nccl-memlock-limit: the adapter works, memory cannot be locked",
+        "nccl-interface-wrong: TCP interfaces",
+    ),
     follows=("nccl-memlock-limit",),
 )
 def infiniband(evidence: Evidence) -> Match | None:
@@ -436,6 +440,7 @@ no_env = message_rule(
         "torchrun --standalone --nproc-per-node=<GPUs> <program>    # sets RANK, "
         "WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT",
     ),
+    apart=("rendezvous-unreachable: they are set and nobody answers",),
 )
 
 
@@ -451,6 +456,10 @@ no_env = message_rule(
         "export TORCH_DISTRIBUTED_DEBUG=DETAIL TORCH_NCCL_TRACE_BUFFER_SIZE=2000 "
         "NCCL_DEBUG=INFO    # names the collective that differs",
         "a slow rank (checkpoint, data): init_process_group(timeout=...)",
+    ),
+    apart=(
+        "nccl-peer-access-hang: the first collective hangs, on every rank",
+        "rendezvous-unreachable: the ranks never met",
     ),
     follows=(KIND, "fabric-and-cc", "gpu-state", "host-limits"),
 )
@@ -474,6 +483,9 @@ def collective(evidence: Evidence) -> Match | None:
         "run again with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET,ENV and give "
         "the log to this doctor (--evidence)",
         "ncclRemoteError: another rank failed first; read its log",
+    ),
+    apart=(
+        "nccl-interface-wrong, nccl-shm-too-small, nccl-ib-unusable: NCCL's log names the cause",
     ),
     follows=(
         KIND,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from torchlock.doctor import fixes
 from torchlock.doctor.evidence import Evidence
 from torchlock.doctor.findings import CERTAIN, LIKELY, Match, Rule, rule
 from torchlock.doctor.rules import facts
@@ -20,12 +23,26 @@ def _group(evidence: Evidence) -> str:
     )
 
 
+def _root_only(evidence: Evidence) -> list[str]:
+    """The nodes that no group may open, where those are the ones refused."""
+    nodes = evidence.nodes or {}
+    refused = {p: n for p, n in nodes.items() if n.opened == "EACCES"} or nodes
+    closed = [p for p, n in refused.items() if re.fullmatch(r"crw.-..-..", n.mode)]
+    return sorted(closed) if len(closed) == len(refused) else []
+
+
 def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
     group = _group(evidence) or "video"
     mode = (
         "or for everyone: options nvidia NVreg_DeviceFileMode=0666 in /etc/modprobe.d, "
         "then reload the modules"
     )
+    if closed := _root_only(evidence):
+        return (
+            f"{fixes.on_host(evidence)}sudo chmod 0666 {' '.join(closed)}    # until the next boot",
+            "lasting: options nvidia NVreg_DeviceFileMode=0666 in /etc/modprobe.d, and no udev "
+            "rule or umask that says otherwise: grep -rn nvidia /etc/udev/rules.d",
+        )
     if evidence.container.engine == "podman":
         return (
             f"sudo usermod -aG {group} $USER, log in again, and podman run "
@@ -44,20 +61,21 @@ def _membership_fix(evidence: Evidence) -> tuple[str, ...]:
 @rule(
     "device-node-permissions",
     KIND,
-    cause="The device nodes admit only root and the group <group>, of which this user is "
-    "not a member.",
+    cause="The device nodes admit only <those>, and this user is not among them.",
     shows="open() of the nodes = EACCES; mode 0660 or 0600; `Insufficient Permissions`; "
     "it works with sudo.",
     fix=_membership_fix,
     apart=(
         "cgroup-lost, service-sandbox: EPERM, which no group membership cures",
+        "device-node-refused-by-policy: EACCES although the mode admits everybody",
         "uvm-module-not-loaded: the node does not exist (ENOENT)",
         "mig-caps-permissions: only the MIG capability nodes are refused",
     ),
     follows=("selinux-denied",),
 )
-def group(evidence: Evidence) -> Match | None:
+def refused_by_mode(evidence: Evidence) -> Match | None:
     """EACCES on the nodes."""
+    group = _group(evidence) or "of the nodes"
     refused = facts.opened_with(evidence, "EACCES")
     nodes = evidence.nodes or {}
     caps_only = bool(refused) and all("nvidia-cap" in line for line in refused)
@@ -68,6 +86,8 @@ def group(evidence: Evidence) -> Match | None:
     ]
     told = evidence.grep(r"Insufficient Permissions|/dev/nvidia\S*.*Permission denied")
     if caps_only or evidence.torch.available is True or evidence.libcuda.init == 0:
+        return None
+    if _refused_against_mode(evidence):
         return None
     if (
         not refused
@@ -88,8 +108,38 @@ def group(evidence: Evidence) -> Match | None:
     return Match(
         lines,
         CERTAIN if refused or (told and closed) else LIKELY,
-        {"group": _group(evidence) or "of the nodes"},
+        {"those": "root" if _root_only(evidence) else f"root and the group {group}"},
     )
+
+
+@rule(
+    "device-node-refused-by-policy",
+    KIND,
+    cause="A security policy (SELinux, AppArmor, or the rights of a directory above) refuses the "
+    "device nodes, whose own mode admits everybody.",
+    shows="open() of the nodes = EACCES with mode 0666.",
+    fix=(
+        "sudo ausearch -m avc -ts recent; sudo dmesg | grep -iE 'apparmor|avc'    # who refuses",
+        "namei -l /dev/nvidiactl; cat /proc/self/attr/current",
+        "container, to prove it: --security-opt label=disable --security-opt apparmor=unconfined",
+    ),
+    apart=(
+        "selinux-denied, apparmor-denied: the log names the policy",
+        "device-node-permissions: the mode itself",
+    ),
+    follows=("selinux-denied", "apparmor-denied", "seccomp-blocks-driver"),
+)
+def policy(evidence: Evidence) -> Match | None:
+    """EACCES against the mode."""
+    refused = _refused_against_mode(evidence)
+    if not refused or evidence.torch.available is True or evidence.libcuda.init == 0:
+        return None
+    return Match(refused, LIKELY)
+
+
+def _refused_against_mode(evidence: Evidence) -> tuple[str, ...]:
+    lines = tuple(x for x in facts.opened_with(evidence, "EACCES") if "nvidia-cap" not in x)
+    return lines if all("rw-rw-rw-" in line for line in lines) else ()
 
 
 @rule(
@@ -193,4 +243,4 @@ def caps(evidence: Evidence) -> Match | None:
     return None
 
 
-RULES: tuple[Rule, ...] = (sandbox, group, caps, not_created)
+RULES: tuple[Rule, ...] = (sandbox, refused_by_mode, policy, caps, not_created)

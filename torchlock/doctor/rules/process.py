@@ -69,13 +69,15 @@ unpicklable = message_rule(
         "handles inside the worker",
     ),
     certainty=LIKELY,
+    apart=("spawn-needs-main-guard: the program starts itself again",),
 )
 
 ipc = message_rule(
     "cuda-ipc-refused",
     KIND,
     r"cudaIpc\w+|pidfd_(open|getfd).*(fail|not permitted|error)"
-    r"|CUDA_ERROR_MAP_BUFFER_OBJECT_FAILED|invalid resource handle.*ipc",
+    r"|CUDA_ERROR_MAP_BUFFER_OBJECT_FAILED|invalid resource handle.*ipc"
+    r"|Producer process has been terminated before all shared CUDA",
     cause="CUDA tensors cannot be shared between these processes: separate IPC or PID "
     "namespaces, or the sender ended first.",
     fix=(
@@ -85,6 +87,7 @@ ipc = message_rule(
         "do not support CUDA IPC",
     ),
     certainty=LIKELY,
+    apart=("peer-access-unsupported: between GPUs, not processes",),
     follows=("seccomp-blocks-driver",),
 )
 
@@ -100,6 +103,7 @@ threads = message_rule(
         "threads; export TOKENIZERS_PARALLELISM=false",
     ),
     certainty=LIKELY,
+    apart=("cuda-in-forked-process: CUDA was used before the fork",),
     follows=("cuda-in-forked-process",),
 )
 
@@ -110,6 +114,7 @@ daemonic = message_rule(
     cause="A DataLoader with workers is used inside a multiprocessing.Pool worker, which may not "
     "start children.",
     fix=("DataLoader(num_workers=0) there, or concurrent.futures.ProcessPoolExecutor",),
+    apart=("spawn-needs-main-guard: a main process",),
 )
 
 RULES: tuple[Rule, ...] = (forked, main_guard, unpicklable, ipc, threads, daemonic)

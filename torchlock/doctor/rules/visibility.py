@@ -68,11 +68,11 @@ def hides_all(evidence: Evidence) -> Match | None:
 @rule(
     "cvd-invalid",
     KIND,
-    cause="CUDA_VISIBLE_DEVICES=<value> is not a list of indices or UUIDs; CUDA ignores "
-    "everything from the "
-    "first entry it cannot parse (`<bad>`).",
-    shows="CUDA_VISIBLE_DEVICES holds a word such as `all`, quotes or brackets; "
-    "nvidia-smi works, cuInit 100.",
+    cause="CUDA_VISIBLE_DEVICES=<value> is not a list of different indices or UUIDs; CUDA ignores "
+    "everything from the first entry it cannot use (`<bad>`), and everything where one stands "
+    "twice.",
+    shows="CUDA_VISIBLE_DEVICES holds a word such as `all`, quotes or brackets, or an entry "
+    "twice; nvidia-smi works, cuInit 100.",
     fix=(
         "unset CUDA_VISIBLE_DEVICES    # or indices: export CUDA_VISIBLE_DEVICES=0,1",
         "`all`, `none` and `void` are values of NVIDIA_VISIBLE_DEVICES (the "
@@ -89,11 +89,13 @@ def invalid(evidence: Evidence) -> Match | None:
     value = _value(evidence)
     if not value or value == "NoDevFiles" or not _hidden(evidence):
         return None
+    entries = _entries(value)
     bad = next(
         (
             e
-            for e in _entries(value)
-            if not re.fullmatch(r"-?\d+", e) and not parse.looks_like_uuid(e)
+            for number, e in enumerate(entries)
+            if e in entries[:number]
+            or (not re.fullmatch(r"-?\d+", e) and not parse.looks_like_uuid(e))
         ),
         None,
     )
@@ -268,6 +270,8 @@ def too_late(evidence: Evidence) -> Match | None:
     ),
     apart=("slurm-task-sees-one-gpu: one GPU per Slurm task", "mig-one-instance-per-process: MIG"),
     follows=(
+        "xid79-fell-off-bus",
+        "gsp-timeout",
         "slurm",
         "mig",
         "cvd-out-of-range",
@@ -309,7 +313,7 @@ def order(evidence: Evidence) -> Match | None:
     names = {gpu.name for gpu in evidence.gpus if len(gpu.name) > 3}
     told = evidence.grep(
         r"wrong (gpu|card|device)|other (gpu|card)|not the (gpu|card)|order"
-        r"|instead of|different (gpu|card)",
+        r"|instead of|different (gpu|card)|although nvidia-smi|nvidia-smi (shows|lists|says)",
         source="observed|error|symptom",
     )
     picked = evidence.grep(r"get_device_name|cuda:\d")

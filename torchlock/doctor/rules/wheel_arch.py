@@ -39,6 +39,8 @@ def _archs(evidence: Evidence) -> tuple[str, ...]:
         if cuda < (12, 8)
         else ("sm_70", "sm_75")
     )
+    if cuda < (12,):
+        oldest = ("sm_37", *oldest)
     return (*oldest, "sm_80", "sm_86", "sm_90", *newest)
 
 

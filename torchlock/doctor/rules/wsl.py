@@ -81,22 +81,22 @@ def shadowed(evidence: Evidence) -> Match | None:
     "wsl-no-gpu-device",
     KIND,
     cause="WSL 2 has no GPU device (/dev/dxg): the Windows side does not offer the GPU.",
-    shows="A WSL 2 kernel without /dev/dxg; `GPU access blocked by the operating system`.",
+    shows="A WSL 2 kernel without /dev/dxg; gpuSupport=false in .wslconfig; dxgkrnl errors.",
     fix=(
         "in Windows PowerShell: wsl --update; wsl --shutdown",
         "install the current NVIDIA driver on Windows (not in WSL); Windows 10 21H2 or 11",
         "check .wslconfig (no gpuSupport=false, kernel= an own kernel without "
         "dxgkrnl), and that Windows itself is not a VM without the GPU",
     ),
-    apart=("wsl-version-1: WSL 1", "wsl-linux-driver-shadows: /dev/dxg is there"),
+    apart=(
+        "wsl-version-1: WSL 1",
+        "wsl-linux-driver-shadows, wsl-gpu-blocked: /dev/dxg is there",
+    ),
     follows=("wsl-version-1",),
 )
 def no_dxg(evidence: Evidence) -> Match | None:
     """No paravirtual GPU."""
-    blocked = evidence.grep(
-        r"GPU access blocked by the operating system|gpuSupport\s*=\s*false"
-        r"|dxgk?.*(fail|error|not found)"
-    )
+    blocked = evidence.grep(r"gpuSupport\s*=\s*false|dxgk?.*(fail|error|not found)")
     absent = (
         _has_dxg(evidence) is False
         and evidence.libcuda.init != 0
@@ -109,6 +109,33 @@ def no_dxg(evidence: Evidence) -> Match | None:
             + (("/dev/dxg: absent",) if _has_dxg(evidence) is False else ())
         )
     return None
+
+
+@rule(
+    "wsl-gpu-blocked",
+    KIND,
+    cause="Windows refuses WSL the GPU: its driver, WSL's kernel (<kernel>) or Windows itself is "
+    "too old for GPU access, or the driver runs the card in TCC mode.",
+    shows="`GPU access blocked by the operating system` with /dev/dxg present.",
+    fix=(
+        "in Windows PowerShell: wsl --update; wsl --shutdown    # kernel 5.10.43.3 or newer",
+        "install the current NVIDIA driver on Windows (not in WSL); Windows 10 21H2, 11, or "
+        "Server 2025",
+        "nvidia-smi on Windows says TCC: nvidia-smi -i 0 -dm 0 as administrator (WDDM), then "
+        "restart Windows",
+        "in a container: upgrade nvidia-container-toolkit or Docker Desktop",
+    ),
+    apart=(
+        "wsl-no-gpu-device: there is no /dev/dxg",
+        "wsl-linux-driver-shadows: a Linux libcuda is loaded",
+    ),
+    follows=("wsl-version-1", "wsl-no-gpu-device", "wsl-linux-driver-shadows"),
+)
+def blocked(evidence: Evidence) -> Match | None:
+    """NVML under WSL is refused by Windows."""
+    lines = evidence.grep("GPU access blocked by the operating system")
+    kernel = evidence.system.kernel or "see uname -r"
+    return Match(lines, values={"kernel": kernel}) if lines else None
 
 
 @rule(
@@ -184,8 +211,10 @@ def old_toolkit(evidence: Evidence) -> Match | None:
     lines = evidence.grep(r"Error 500\b|named symbol not found|CUDA_ERROR_NOT_FOUND")
     if not lines and evidence.libcuda.init != 500:
         return None
+    if evidence.system.wsl and not (evidence.container.inside or evidence.container.engine):
+        return None
     here = evidence.system.wsl or evidence.container.desktop
     return Match(lines, CERTAIN if here and evidence.container.inside else LIKELY)
 
 
-RULES: tuple[Rule, ...] = (one, no_dxg, shadowed, not_found, old_toolkit, stale)
+RULES: tuple[Rule, ...] = (one, no_dxg, shadowed, blocked, not_found, old_toolkit, stale)
