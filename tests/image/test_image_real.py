@@ -203,15 +203,15 @@ def test_what_umoci_unpacks_has_the_recorded_tree_by_nix(rendered: Rendered, tmp
     copy = f"{tmp_path}/copy:t"
     run("skopeo", "copy", "--quiet", f"oci:{rendered.out}:{DEFAULT_TAG}", f"oci:{copy}")
     assert Layout(tmp_path / "copy").find("t")["digest"] == rendered.image.digest
-    run("umoci", "unpack", "--rootless", "--image", copy, tmp_path / "bundle")
-    site = tmp_path / "bundle" / "rootfs" / SITE
+    run("umoci", "raw", "unpack", "--rootless", "--image", copy, tmp_path / "rootfs")
+    site = tmp_path / "rootfs" / SITE
     for path in [*site.rglob("__pycache__")]:
         shutil.rmtree(path)
     for path in [p for n in INSTALLER_METADATA for p in site.glob(f"*.dist-info/{n}")]:
         path.unlink()
     said = run("nix", "--extra-experimental-features", "nix-command", "hash", "path", site)
     assert said.strip() == read_records(REPOSITORY.records, PLATFORM).tree
-    for name in ("bundle", "copy"):
+    for name in ("rootfs", "copy"):
         shutil.rmtree(tmp_path / name)
 
 
