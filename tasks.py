@@ -49,7 +49,6 @@ from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import read_records, write_records
 from torchlock.records import record as record_trees
-from torchlock.relock import relock
 from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import relock_rootfs
@@ -124,6 +123,8 @@ def lock(
         return HOLDS
     if rootfs:
         return _lock_rootfs()
+    from torchlock.relock import relock  # noqa: PLC0415 - half a second that only this verb needs
+
     changes = relock(repository, default_store(), upgrade=upgrade)
     if json != "-":
         print_table(
@@ -180,8 +181,7 @@ def env(
 
     FOUNDATION is venv (a CPython 3.11 of this host), conda, or auto: conda where its packages
     can be had; by default what PREFIX has, else venv. --name puts it among conda's own
-    environments. --link-scripts runs the packages'
-    post-link scripts.
+    environments. --link-scripts runs the conda packages' link scripts that were not run yet.
     """
     if name and prefix != str(DEFAULT_PREFIX):
         raise TorchlockError("--name and --prefix name two places", hint="give one of them")
@@ -340,8 +340,9 @@ def image(
 ) -> int:
     """Render the OCI image from the lock into the layout OUT; no engine, no root.
 
-    --digest only prints the digest the image must have. --verify makes every layer anew instead
-    of trusting what is recorded, --record records the layers.
+    FOUNDATION is debian (its own python3.11) or conda (the lock's conda half); the stack is the
+    same. --digest only prints the digest the image must have. --verify makes every layer anew
+    instead of trusting what is recorded, --record records the layers.
     """
     source = image_source(this_repository(), foundation)
     if digest:

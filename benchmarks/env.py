@@ -1,37 +1,42 @@
-"""`invoke env --foundation conda` against `conda-lock install` and `uv pip sync`, warm caches.
+"""`invoke env` against `uv pip sync` for the wheels alone and `conda-lock install`, warm caches.
 
-    python benchmarks/env.py [ROUNDS]
+    python benchmarks/env.py [ROUNDS] [--without-conda-lock]
 
-All three install the locked wheels, which must be in the artifact store (`invoke env` fills it).
-The conda half is the packages that the tests make (CPython and pip among them), for no conda
-channel may be in reach; conda is the one that conda-lock carries. Prints wall times, the best
-of ROUNDS each, and their ratios. `invoke env` hashes every artifact before and every installed
-file after; the others do neither.
+All install the locked wheels, which must be in the artifact store (`invoke env` fills it), each
+side from a warm cache of its own below it (12 GB in all) and into fresh prefixes. The conda half
+is the packages that the tests make (CPython and pip among them), for no conda channel may be in
+reach; conda is the one that conda-lock carries. Prints the best of ROUNDS each, and ratios.
+`invoke env` judges every artifact before and every installed file after: the first run reads
+them all, the others those that changed since; uv and conda-lock do neither. The time to start
+Python, about half a second, is not counted. Where other programs keep the machine busy, the CPU
+seconds tell more than the wall's.
 """
 
 from __future__ import annotations
 
-import ensurepip
 import hashlib
-import shutil
+import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tests.conda.conda_client import client_environment, write_client
-from tests.conda.packing import demo_binary, demo_text, pack_python, pack_wheel
+from tests.conda.packing import bundled_wheels, demo_binary, demo_text, pack_python, pack_wheel
 from tests.support.locks import lock_text
-from torchlock.artifacts import default_store, fetch
+from torchlock.artifacts import Store, default_store, fetch
 from torchlock.formats.conda import read_conda
 from torchlock.lock import Package, parse_lock, read_lock
 from torchlock.realize.prefix import make_prefix
+from torchlock.realize.venv import make_venv
 from torchlock.records import read_records
 from torchlock.repository import this_repository
 from torchlock.uv import uv_command, uv_environment
@@ -40,7 +45,7 @@ PLATFORM = "linux-64"
 
 
 def main() -> None:
-    rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 3)
     repository = this_repository()
     records = read_records(repository.records, PLATFORM)
     store = default_store()
@@ -52,44 +57,86 @@ def main() -> None:
         text = lock_text([*foundation(scratch), *local])
         (scratch / "conda-lock.yml").write_text(text)
         lock = parse_lock(text)
-        place = scratch / "prefix"
-        said: list[tuple[float, str]] = []
+        steps: list[tuple[float, str]] = []
 
         def note(message: str) -> None:
-            said.append((time.perf_counter(), message))
+            if not message.startswith(("artifacts", "installed files", "making")):
+                steps.append((time.perf_counter(), message.split(maxsplit=1)[0]))
+            elif "read" in message:
+                print(f"  {message}")
 
-        def ours() -> None:
-            said[:] = [(time.perf_counter(), "hashing artifacts")]
-            make_prefix(lock, records, place, default_store(), say=note)  # which hashes all it uses
-            note("done")
+        def ours(kind: str, place: Path) -> Run:
+            steps[:] = [(time.perf_counter(), "preparing")]
+            make = make_prefix if kind == "conda" else make_venv
+            run = timed(lambda: make(lock, records, place, default_store(), say=note))
+            steps.append((time.perf_counter(), ""))
+            return replace(run, steps=tuple((a[1], b[0] - a[0]) for a, b in pairwise(steps)))
 
-        ours()  # the caches are warm from here on
-        shutil.rmtree(place)
-        uv, made = [], []
-        for _ in range(rounds):  # by turns, so that noise falls on both
-            uv.append(timed(lambda: uv_pip_sync(scratch, place, wheels, store.root / "uv")))
-            shutil.rmtree(place)
-            seconds = timed(ours)
-            steps = {b[1].split()[0]: a[0] - b[0] for b, a in pairwise(said)}
-            made.append((seconds, steps))
-            shutil.rmtree(place)
-        best, steps = min(made, key=lambda m: m[0])
-        installing = min(s["linking"] + s["installing"] for _, s in made)
+        # Prefixes stay until the end: taking one away touches the files that it shares.
+        cache = scratch / "uv"
+        uv_pip_sync(scratch, scratch / "first", wheels, store, cache)
+        (store.root / "stamps.json").unlink(missing_ok=True)
+        print("every file read:")
+        reading = ours("conda", scratch / "reading")
+        uv, conda, venv = [], [], []
+        for n in range(rounds):  # by turns, so that noise falls on all
+            work = partial(uv_pip_sync, scratch, scratch / f"u{n}", wheels, store, cache)
+            uv.append(timed(work))
+            print(f"round {n + 1}:")
+            conda.append(ours("conda", scratch / f"c{n}"))
+            venv.append(ours("venv", scratch / f"v{n}"))
         size = sum(w.size for w in records.wheels.values()) / 1e9
-        print(f"{len(wheels)} wheels, {size:.2f} GB; best of {rounds}, warm caches")
-        print(f"uv pip sync, the wheels alone:       {min(uv):6.1f} s")
-        print(f"invoke env --foundation conda:       {best:6.1f} s, of which")
-        for step, seconds in steps.items():
-            print(f"  {step:35}{seconds:6.1f} s")
-        print(f"invoke env / uv pip sync:            {best / min(uv):6.2f} (aim: at most 1.5)")
-        print(f"  the same without the two checks:   {installing / min(uv):6.2f}", flush=True)
-        client = write_client(scratch)
-        environment = client_environment(scratch)
-        for _ in range(2):  # the first fills conda's cache of unpacked packages
-            conda = timed(lambda: conda_lock_install(scratch, place, client, environment))
-            shutil.rmtree(place)
-        print(f"conda-lock install (conda 24.7):     {conda:6.1f} s, once")
-        print(f"conda-lock install / invoke env:     {conda / best:6.2f} (aim: at least 5)")
+        load = os.getloadavg()[0]
+        print(f"{len(wheels)} wheels, {size:.2f} GB; best of {rounds}, warm caches; "
+              f"{os.cpu_count()} cores, load average {load:.1f}")  # fmt: skip
+        print(f"uv pip sync, the wheels alone:         {min(uv)}")
+        show("conda", min(conda), min(uv))
+        show("venv", min(venv), min(uv))
+        print(f"invoke env that reads every file:      {reading}", flush=True)
+        if "--without-conda-lock" in sys.argv:
+            return
+        client, environment = write_client(scratch), client_environment(scratch)
+        place = scratch / "conda-lock"
+        theirs = timed(partial(conda_lock_install, scratch, place, client, environment))
+        print(f"conda-lock install (conda 24.7), once: {theirs}")
+        print(
+            f"conda-lock install / invoke env:       {theirs.wall / min(conda).wall:6.2f} (aim: 5)"
+        )
+
+
+@dataclass(frozen=True, order=True)
+class Run:
+    """What one run took, its programs included, in seconds; and its steps."""
+
+    wall: float
+    cpu: float
+    steps: tuple[tuple[str, float], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.wall:6.2f} s, CPU {self.cpu:6.2f} s"
+
+
+def timed(work: Callable[[], object]) -> Run:
+    wall, cpu = time.perf_counter(), cpu_seconds()
+    work()
+    return Run(time.perf_counter() - wall, cpu_seconds() - cpu)
+
+
+def cpu_seconds() -> float:
+    return sum(
+        usage.ru_utime + usage.ru_stime
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        for usage in [resource.getrusage(who)]
+    )
+
+
+def show(kind: str, made: Run, uv: Run) -> None:
+    """Print what making one foundation took, its steps, and its ratio to uv's time."""
+    print(f"invoke env --foundation {kind + ':':15}{made}; the steps:")
+    for step, seconds in made.steps:
+        print(f"  {step:37}{seconds:6.2f} s")
+    print(f"invoke env / uv pip sync:              {made.wall / uv.wall:6.2f} (aim: 1.5), "
+          f"CPU {made.cpu / uv.cpu:.2f}")  # fmt: skip
 
 
 def foundation(scratch: Path) -> list[Package]:
@@ -98,10 +145,7 @@ def foundation(scratch: Path) -> list[Package]:
         pack_python(channel, scratch),
         demo_text(channel),
         demo_binary(channel, scratch),
-        *(
-            pack_wheel(channel, w)
-            for w in (Path(ensurepip.__file__).parent / "_bundled").glob("p*")
-        ),
+        pack_wheel(channel, bundled_wheels()["pip"]),
     ]
     return [locked(path) for path in made]
 
@@ -120,13 +164,15 @@ def locked(path: Path) -> Package:
     )
 
 
-def uv_pip_sync(scratch: Path, place: Path, wheels: Sequence[Package], cache: Path) -> None:
+def uv_pip_sync(
+    scratch: Path, place: Path, wheels: Sequence[Package], store: Store, cache: Path
+) -> None:
     requirements = scratch / "requirements.txt"
     requirements.write_text(
         "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
     )
     common = ["--no-config", "--quiet", "--cache-dir", str(cache)]
-    wheelhouse = cache.parent / "wheelhouse"
+    wheelhouse = store.root / "wheelhouse"
     for command in (
         ["venv", "--python", "3.11", str(place)],
         ["pip", "sync", "--python", str(place), "--require-hashes", "--no-index",
@@ -142,12 +188,6 @@ def conda_lock_install(
     command = [conda_lock, "install", "--conda", client, "--prefix", place,
                scratch / "conda-lock.yml"]  # fmt: skip
     subprocess.run(list(map(str, command)), env=environment, check=True, capture_output=True)
-
-
-def timed(work: Callable[[], object]) -> float:
-    begun = time.perf_counter()
-    work()
-    return time.perf_counter() - begun
 
 
 if __name__ == "__main__":

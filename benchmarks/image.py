@@ -33,10 +33,10 @@ from torchlock.artifacts import Store, default_store
 from torchlock.oci.layout import Layout
 from torchlock.realize.image import (
     ImageSource,
-    _wheel_sources,
     image_source,
     render,
     standard_library,
+    wheel_sources,
 )
 from torchlock.realize.image_bytecode import compiled, compiler_packages, unpack_compiler
 from torchlock.repository import this_repository
@@ -112,7 +112,7 @@ def make_content(image: ImageSource) -> None:
     wheels = [store.path(wheel) for wheel in image.wheels]
     with tempfile.TemporaryDirectory() as scratch:
         unpack_compiler(map(store.path, compiler_packages(image.rootfs)), Path(scratch))
-        for _ in compiled(Path(scratch), chain(sources, _wheel_sources(wheels))):
+        for _ in compiled(Path(scratch), chain(sources, wheel_sources(wheels))):
             pass
 
 

@@ -77,6 +77,17 @@ def test_credentials_of_the_index_go_to_the_files_on_its_host(locked, server, mo
     assert urls == (f"{address}/{locked[0].filename}",)
 
 
+def test_what_a_mirror_lacks_is_not_looked_for_there_and_the_rest_is(
+    locked, server, files, monkeypatch, capfd
+):
+    (files / "simple/alpha/index.html").unlink()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"{server.url}/simple")
+    assert index_mirrors(locked) == {
+        locked[1].sha256: [f"{server.url}/{locked[1].filename}"],
+    }
+    assert capfd.readouterr().err == ""
+
+
 def test_another_build_on_the_mirror_is_not_the_locked_one(
     locked, server, files, store, monkeypatch
 ):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -192,6 +193,20 @@ def test_tampering_is_repaired(world, damage):
     assert (made.installed, made.verdict.holds) == (True, True)
     assert "repairing alpha" in said
     assert world.run("alpha") == "alpha 1"
+
+
+def test_a_second_prefix_is_linked_from_what_was_read_and_says_so(world):
+    said: list[str] = []
+    time.sleep(0.05)  # what changed a moment ago is not noted
+    world.make(say=said.append)
+    assert "artifacts: 2 read, 0 unchanged since they were read" in said
+    assert "installed files: 11 read, 0 unchanged since they were read" in said
+    time.sleep(0.05)
+    world.make()
+    said.clear()
+    replace(world, prefix=world.prefix.parent / "other").make(say=said.append)
+    assert "artifacts: 0 read, 2 unchanged since they were read" in said
+    assert "installed files: 0 read, 11 unchanged since they were read" in said
 
 
 def test_a_second_prefix_is_not_made_of_what_was_tampered_with_in_the_first(world):
@@ -512,7 +527,7 @@ def test_too_small_a_disk_is_refused_before_anything_is_written(world, tmp_path)
     with small_disk(tmp_path / "disk", "4m") as disk:
         world.prefix = disk / "env"
         error = broken(world)
-        assert "no space for the stack" in error.message
+        assert "no space for the environment" in error.message
         assert str(disk) in error.message
         assert not world.prefix.exists()
 

@@ -6,8 +6,9 @@ Layout of the store, below the user's cache directory or `TORCHLOCK_CACHE`:
     partial/<hex>              a download under way or interrupted; resumed by the next
     locks/<hex>.lock           held while one process downloads; others wait and then reuse
 
-Everything read from the store is hashed again first: a file that no longer has its name's
-digest is thrown away and fetched anew. This module knows nothing of formats.
+Everything read from the store is hashed again first, unless the caller goes by stamps: a file
+that no longer has its name's digest is thrown away and fetched anew. This module knows nothing
+of formats.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from filelock import FileLock
 from torchlock.errors import TorchlockError
 from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
+from torchlock.stamps import Reading
 
 CHUNK = 1 << 20
 """Bytes read from disk at a time."""
@@ -91,16 +93,17 @@ class Store:
         """Return where an artifact is kept, whether or not it is there."""
         return self.root / "sha256" / artifact.sha256 / artifact.filename
 
-    def verified(self, artifact: Artifact) -> Path | None:
+    def verified(self, artifact: Artifact, reading: Reading | None = None) -> Path | None:
         """Return the artifact's path if it is there and has its digest, else None.
 
-        A file with another digest is removed. Each artifact is hashed once per `Store`.
+        A file with another digest is removed. Each artifact is hashed once per `Store`, or not
+        at all where a `reading` with stamps says that it is unchanged since it was.
         """
         path = self.path(artifact)
         if path in self._checked:
             return path
         try:
-            actual = sha256_of(path)
+            actual = (reading or Reading()).sha256(path, path.stat())
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -144,17 +147,20 @@ def fetch(
     *,
     mirrors: Callable[[Sequence[Artifact]], Mirrors] = lambda _: {},
     progress: Progress = silent,
+    reading: Reading | None = None,
 ) -> list[Path]:
     """Make sure every artifact is in the store and verified; return their paths in order.
 
     `mirrors` is asked once, only for what is missing. Downloads run in parallel and resume
-    where an earlier one stopped. Raises `ArtifactError` naming the artifact when one cannot be
-    had: no network, a vanished URL, wrong contents, a full disk, a store that cannot be written.
-    What was complete before the fault stays.
+    where an earlier one stopped. What is there is hashed, or judged by `reading`. Raises
+    `ArtifactError` naming the artifact when one cannot be had: no network, a vanished URL, wrong
+    contents, a full disk, a store that cannot be written. What was complete before the fault
+    stays.
     """
     wanted = list(dict.fromkeys(artifacts))
     with ThreadPoolExecutor(min(32, os.cpu_count() or 1)) as pool:
-        have = dict(zip(wanted, pool.map(store.verified, wanted), strict=True))
+        present = pool.map(lambda artifact: store.verified(artifact, reading), wanted)
+        have = dict(zip(wanted, present, strict=True))
     missing = [artifact for artifact, path in have.items() if path is None]
     if missing:
         _prepare(store)

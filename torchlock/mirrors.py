@@ -7,29 +7,22 @@ is installed; what it lacks is fetched from the URL in the lock.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
+import os
 from collections.abc import Sequence
-from pathlib import Path
+from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit, urlunsplit
 
 from torchlock import userconfig
 from torchlock.artifacts import Artifact, Mirrors
-from torchlock.lock import PYTHON_VERSION
-from torchlock.uv import uv_command, uv_environment
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from torchlock.index import UnresolvedError, resolve
+from torchlock.pylock import PLATFORM
 
 
 def index_mirrors(missing: Sequence[Artifact]) -> Mirrors:
     """Map the sha256 of missing wheels to their URLs on the user's index mirror.
 
-    Empty where no mirror is configured, and where the mirror does not answer for all of them:
-    the lock's own URLs are then used.
+    Empty where no mirror is configured or it does not answer; those that it lacks are left out:
+    for them the lock's own URLs are used.
     """
     index = userconfig.index_url() or ""
     wheels = [a for a in missing if a.filename.endswith(".whl")]
@@ -42,18 +35,14 @@ def index_mirrors(missing: Sequence[Artifact]) -> Mirrors:
 
 
 def _ask(wheels: Sequence[Artifact]) -> list[tuple[str, str]]:
-    with tempfile.TemporaryDirectory() as scratch:
-        source, output = Path(scratch, "requirements.in"), Path(scratch, "pylock.toml")
-        source.write_text("".join(f"{_pin(w.filename)}\n" for w in wheels))
-        command = [
-            *uv_command(), "pip", "compile", str(source), "--output-file", str(output),
-            "--format", "pylock.toml", "--no-deps", "--only-binary", ":all:", "--quiet",
-            "--python-version", PYTHON_VERSION, "--python-platform", "x86_64-manylinux_2_28",
-        ]  # fmt: skip
-        done = subprocess.run(command, env=uv_environment(index=True), check=False)
-        if done.returncode:
+    """Return the (URL, sha256) of the files that the mirror has for the wheels' versions."""
+    try:
+        packages = resolve([_pin(w.filename) for w in wheels], PLATFORM, "--no-deps")
+    except UnresolvedError as error:
+        if not error.answered or len(wheels) == 1:
             return []
-        packages = tomllib.loads(output.read_text()).get("packages", ())
+        with ThreadPoolExecutor(os.cpu_count()) as pool:  # one that is missing spoils the whole
+            return [row for rows in pool.map(_ask, [[w] for w in wheels]) for row in rows]
     return [
         (wheel["url"], wheel["hashes"]["sha256"])
         for package in packages

@@ -161,12 +161,17 @@ def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Fil
     conda, unjudged = None, ""
     if realization.foundation == "conda":
         conda, unjudged = _judge_conda(lock, realization.prefix, records)
+        if conda and conda.scripted:
+            unjudged = (
+                f"{len(conda.scripted)} files that link scripts wrote, which no lock can prove, "
+                f"the first: {conda.scripted[0]}"
+            )
     # Elsewhere byte code may come from another patch release, whose code differs in places.
     python = realization.python if realization.foundation == "venv" else None
     verdict = verify(
         find_site(realization.prefix),
         records,
-        explained=(lambda _: True) if unjudged else conda.explains if conda else (lambda _: False),
+        explained=conda.explains if conda else lambda _: bool(unjudged),
         python=python,
     )
     findings = (*(conda.findings if conda else ()), *verdict.findings)
@@ -192,7 +197,16 @@ def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Fil
 def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdict | None, str]:
     """Return the verdict on the conda half, or None and why it could not be judged."""
     try:
-        return judge_foundation(lock, host_platform(), prefix, records, default_store()), ""
+        marker = read_marker(prefix) if (prefix / MARKER).is_file() else None
+        verdict = judge_foundation(
+            lock,
+            host_platform(),
+            prefix,
+            records,
+            default_store(),
+            written=marker.written if marker else {},
+        )
+        return verdict, ""
     except ArtifactError as error:
         return None, f"the conda packages to compare with are not to be had: {error.message}"
 

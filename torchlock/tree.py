@@ -210,9 +210,10 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     stack = [""]
     while stack:
         below = stack.pop()
+        start = f"{below}/" if below else ""
         with os.scandir(root / below) as found:
             for item in found:
-                path = f"{below}/{item.name}" if below else item.name
+                path = start + item.name
                 if item.is_dir(follow_symlinks=False):
                     stack.append(path)
                 else:

@@ -11,14 +11,13 @@ import contextlib
 import os
 import re
 import stat
-import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from packaging.utils import canonicalize_name
 
@@ -29,6 +28,7 @@ from torchlock.formats.wheel import INSTALLER_METADATA, Scheme
 from torchlock.lock import PYTHON_VERSION
 from torchlock.recompile import differing
 from torchlock.records import RecordedFile, Records
+from torchlock.stamps import Reading
 from torchlock.tree import CHUNK, entry_on_disk, tree_digest, walk
 
 Kind = Literal[
@@ -120,27 +120,33 @@ def verify(
     *,
     explained: Callable[[str], bool] = lambda path: False,
     python: Path | None = None,
+    reading: Reading | None = None,
+    present: Mapping[str, os.stat_result] | None = None,
     workers: int | None = None,
 ) -> Verdict:
     """Compare what is installed at `site` with the recorded trees of the locked wheels.
 
     `explained` says of a path in site-packages whether something other than the stack (a conda
     package) accounts for it. With `python`, the environment's own, byte code is also compared
-    with what its source compiles to; without it, it is judged by its header alone. Raises
-    `TorchlockError` only when the directory itself cannot be read or `python` does not run;
-    everything else is a finding.
+    with what its source compiles to; without it, it is judged by its header alone. Every file
+    is read, unless a `reading` with stamps was begun. `present` is what `walk` finds in
+    site-packages, where the caller has it. Raises `TorchlockError` only when the directory
+    itself cannot be read or `python` does not run; everything else is a finding.
     """
+    reading = reading or Reading()
     try:
-        present = dict(walk(site.site_packages))
+        present = dict(walk(site.site_packages)) if present is None else present
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
-    expected = [
-        _Expected(wheel.name, file, site.root(file.scheme, wheel.name) / file.path)
-        for wheel in records.wheels.values()
-        for file in wheel.files
-        if file.scheme != "site" or file.counts
-    ]
-    findings = _check_files(site, expected, present, workers)
+    expected = []
+    for wheel in records.wheels.values():
+        roots = {scheme: str(site.root(scheme, wheel.name)) for scheme in get_args(Scheme)}
+        expected += [
+            _Expected(wheel.name, file, f"{roots[file.scheme]}/{file.path}")
+            for file in wheel.files
+            if file.scheme != "site" or file.counts
+        ]
+    findings = _check_files(site, expected, present, reading, workers)
     findings += _console_scripts(site, records)
     foreign = list(_foreign(site, records, present, explained))
     compiled = [f.path for f in foreign if f.kind == "byte code"]
@@ -171,36 +177,42 @@ def verify(
 class _Expected:
     package: str
     file: RecordedFile
-    path: Path
+    path: str  # in full; a Path for each would cost as much as looking at the files
 
 
 def _check_files(
     site: Site,
     expected: Sequence[_Expected],
     present: Mapping[str, os.stat_result],
+    reading: Reading,
     workers: int | None,
 ) -> list[Finding]:
     # Several wheels may carry one path (nvidia/__init__.py): it is read once.
     by_path = {e.path: e for e in expected}
+
+    def status_of(item: _Expected) -> os.stat_result | None:
+        return present.get(item.file.path) if item.file.scheme == "site" else None
+
+    # Threads help with what is read; they only hinder each other with the rest.
+    here: list[_Expected] = []
+    todo: list[_Expected] = []
+    for item in by_path.values():
+        (todo if reading.will_read(status_of(item)) else here).append(item)
     # Large files first, so that no worker is left alone with one at the end.
-    todo = sorted(by_path.values(), key=lambda e: -e.file.size)
-    batches = _batches(todo)
-    local = threading.local()
+    batches = _batches(sorted(todo, key=lambda e: -e.file.size))
 
     def check(batch: Sequence[_Expected]) -> list[Finding]:
-        if not hasattr(local, "buffer"):
-            local.buffer = memoryview(bytearray(CHUNK))
         found = []
         for item in batch:
-            status = present.get(item.file.path) if item.file.scheme == "site" else None
-            fault = _fault(site, item, status, local.buffer)
+            fault = _fault(site, item, status_of(item), reading)
             if fault:
                 kind, detail = fault
-                found.append(Finding(kind, item.package, _shown(site, item.path), detail))
+                found.append(Finding(kind, item.package, _shown(site, Path(item.path)), detail))
         return found
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         found = [finding for findings in pool.map(check, batches) for finding in findings]
+    found += check(here)
     return sorted(found, key=lambda f: (f.package, f.path))
 
 
@@ -214,21 +226,21 @@ def _batches(todo: Sequence[_Expected]) -> Iterator[Sequence[_Expected]]:
 
 
 def _fault(
-    site: Site, item: _Expected, status: os.stat_result | None, buffer: memoryview
+    site: Site, item: _Expected, status: os.stat_result | None, reading: Reading
 ) -> tuple[Kind, str] | None:
     file = item.file
     try:
         if status is None:  # outside site-packages, or not found by the walk
             if file.scheme == "site":
                 return "missing", "the file is not there"
-            status = item.path.lstat()
+            status = os.lstat(item.path)
         if not stat.S_ISREG(status.st_mode):
             return "not a file", "a link or another kind of node stands in its place"
         if file.scheme == "scripts":
             return _script_fault(site, item) or _mode_fault(file, status)
         if status.st_size != file.size:
             return "changed", f"{status.st_size} bytes, the lock says {file.size}"
-        actual = _hash(item.path, buffer)
+        actual = reading.sha256(item.path, status)
         if actual != file.sha256:
             return "changed", f"sha256 {actual}, the lock says {file.sha256}"
     except FileNotFoundError:
@@ -248,7 +260,8 @@ def _mode_fault(file: RecordedFile, status: os.stat_result) -> tuple[Kind, str] 
 
 def _script_fault(site: Site, item: _Expected) -> tuple[Kind, str] | None:
     """Compare a script, whose first line installers rewrite when it is `#!python`."""
-    contents = item.path.read_bytes()
+    path = Path(item.path)
+    contents = path.read_bytes()
     if sha256(contents).hexdigest() == item.file.sha256:
         return None
     first, newline, rest = contents.partition(b"\n")
@@ -259,7 +272,7 @@ def _script_fault(site: Site, item: _Expected) -> tuple[Kind, str] | None:
         sha256(original + newline + rest).hexdigest() == item.file.sha256
         for original in (b"#!python", b"#!pythonw", b"#!python\r")
     ):
-        return _program_fault(site, item.path, contents.decode("utf-8", "replace"))
+        return _program_fault(site, path, contents.decode("utf-8", "replace"))
     return "changed", "the script is not the wheel's, its first line apart"
 
 
@@ -303,14 +316,6 @@ def _program_fault(site: Site, path: Path, text: str) -> tuple[Kind, str] | None
         if site.home is None and program.parent.samefile(path.parent):
             return None
     return "changed", f"it starts {program}, not this environment's python"
-
-
-def _hash(path: Path, buffer: memoryview) -> str:
-    digest = sha256()
-    with path.open("rb", buffering=0) as stream:
-        while count := stream.readinto(buffer):
-            digest.update(buffer[:count])
-    return digest.hexdigest()
 
 
 def _foreign(
@@ -407,10 +412,13 @@ def _digests(
     trees: dict[str, str | None] = {w.name: w.tree for w in records.wheels.values()}
     tree: str | None = records.tree
     touched = {f.path for f in findings if f.kind not in ("foreign", "shadows", "byte code")}
-    differing = defaultdict(list)
+    if not touched:
+        return trees, tree
+    below = _shown(site, site.site_packages)
+    differing = {}
     for wheel in records.wheels.values():
         paths = [f.path for f in wheel.files if f.counts]
-        if touched & {_shown(site, site.site_packages / path) for path in paths}:
+        if touched & {f"{below}/{path}" for path in paths}:
             differing[wheel.name] = paths
     for name, paths in differing.items():
         trees[name] = _digest_on_disk(site.site_packages, present, paths)

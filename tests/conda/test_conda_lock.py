@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from tests.conda.conda_client import client_environment, write_client
+from tests.conda.packing import bundled_version
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.lock import read_lock
-from torchlock.realize.foundation import fetch_foundation
+from torchlock.realize.foundation import expect_foundation, fetch_foundation
 from torchlock.verify import find_site, verify
 from torchlock.verify_conda import verify_conda
 
@@ -47,10 +48,8 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Client:
 
 
 def judge(world, prefix: Path):
-    archives = [
-        (p.package, p.archive) for p in fetch_foundation(world.lock, "linux-64", world.store)
-    ]
-    conda = verify_conda(prefix, archives, world.records)
+    foundation = fetch_foundation(world.lock, "linux-64", world.store)
+    conda = verify_conda(prefix, expect_foundation(prefix, foundation), world.records)
     return conda, verify(find_site(prefix), world.records, explained=conda.explains)
 
 
@@ -76,9 +75,9 @@ def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, made):
     channel = f"{world.server.url}/channel"
     assert {(r["name"], r["version"], r["base_url"] == channel) for r in rows} == {
         ("greet", "2.0", False),
-        ("pip", "23.2.1", True),
+        ("pip", bundled_version("pip"), True),
         ("python", sys.version.split()[0], True),
-        ("setuptools", "65.5.0", True),
+        ("setuptools", bundled_version("setuptools"), True),
         ("tinystack", "1.5", False),
         ("where", "1.0", True),
         ("whereami", "2.1", True),

@@ -164,6 +164,42 @@ def test_generated_scripts(text, holds):
     assert is_entry_point_script(text, "m.n:C.f", "/e/bin/python3.11") is holds
 
 
+def hard_linked(tmp_path, **changes: object):
+    """A package in which `bin/again` is a hard link to `bin/tool`, as git's programs are."""
+    data = f"#!{PLACEHOLDER}/bin/python\n".encode()
+    row = {"path_type": "hardlink", "sha256": sha256(data), "size_in_bytes": len(data),
+           "prefix_placeholder": PLACEHOLDER, "file_mode": "text"}  # fmt: skip
+    rows = [{**row, "_path": "bin/tool"}, {**row, "_path": "bin/again", **changes}]
+    path = tmp_path / "x-1-0.tar.bz2"
+    with tarfile.open(path, "w:bz2") as tar:
+        for name, value in (("info/index.json", INDEX), ("info/paths.json", {"paths": rows})):
+            text = json.dumps(value).encode()
+            member = tarfile.TarInfo(name)
+            member.size = len(text)
+            tar.addfile(member, io.BytesIO(text))
+        for name, kind in (("bin/tool", tarfile.REGTYPE), ("bin/again", tarfile.LNKTYPE)):
+            member = tarfile.TarInfo(name)
+            member.mode, member.type, member.linkname = 0o755, kind, "bin/tool"
+            member.size = len(data) if kind == tarfile.REGTYPE else 0
+            tar.addfile(member, io.BytesIO(data))
+    return read_conda(path)
+
+
+def test_a_hard_link_is_the_file_that_it_names(tmp_path):
+    files = installed_files(hard_linked(tmp_path), "/env", SITE)
+    assert [f.path for f in files] == ["bin/tool", "bin/again"]
+    assert {f.sha256 for f in files} == {frozenset({sha256(b"#!/env/bin/python\n")})}
+    assert all(f.executable for f in files)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"sha256": "0" * 64}, {"file_mode": "binary"}, {"prefix_placeholder": None}]
+)
+def test_a_hard_link_that_paths_json_describes_otherwise(tmp_path, changes):
+    with pytest.raises(CondaError, match=r"bin/again is not what paths\.json says: a hard link"):
+        installed_files(hard_linked(tmp_path, **changes), "/env", SITE)
+
+
 @pytest.mark.parametrize("extension", [".conda", ".tar.bz2"])
 @pytest.mark.parametrize("keep", [0.0, 0.1, 0.5, 0.9])
 def test_a_truncated_archive(tmp_path, extension, keep):

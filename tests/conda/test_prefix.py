@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -15,12 +16,16 @@ from pathlib import Path
 import pytest
 
 from tests.conda.conftest import make_repository
+from tests.conda.packing import SITE, bundled_version
+from tests.support.disks import small_disk
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.conda import CondaError
 from torchlock.lock import read_lock
 from torchlock.realize.marker import Marker, read_marker, write_marker
+
+PIP = bundled_version("pip")
 
 
 def run(prefix: Path, *command: str) -> str:
@@ -36,7 +41,7 @@ def check_it_works(prefix: Path) -> None:
     assert run(prefix, "python", "-c", "import sys; print(sys.prefix)") == str(prefix)
     assert run(prefix, "where") == f"{prefix}/share/where"
     assert run(prefix, "whereami") == f"{prefix}\n{prefix}/a:{prefix}/b"
-    assert run(prefix, "pip", "--version").startswith("pip 23.2.1")
+    assert run(prefix, "pip", "--version").startswith(f"pip {PIP} ")
     assert run(prefix, "greet") == "hello from the wheel"
 
 
@@ -127,8 +132,8 @@ def test_a_server_that_goes_away_half_way_is_named_and_the_next_run_goes_on(
 ):
     monkeypatch.setattr(artifacts, "ATTEMPTS", 2)
     store = Store(tmp_path / "store")
-    faults.cut_after["channel/noarch/pip-23.2.1-pyhd8ed1ab_0.conda"] = [100_000, 1000]
-    with pytest.raises(ArtifactError, match=r"pip 23\.2\.1 cannot be fetched"):
+    faults.cut_after[f"channel/noarch/pip-{PIP}-pyhd8ed1ab_0.conda"] = [100_000, 1000]
+    with pytest.raises(ArtifactError, match=rf"pip {re.escape(PIP)} cannot be fetched"):
         world.make(tmp_path / "demo", store=store)
     assert not (tmp_path / "demo").exists()
     assert world.make(tmp_path / "demo", store=store).conda.holds
@@ -215,7 +220,7 @@ def test_a_half_made_prefix_is_completed(world, prefix):
     write_marker(prefix, replace(marker, complete=False))
     (prefix / "conda-meta" / "where-1.0-0.json").unlink()  # linked, but not yet recorded
     (prefix / "conda-meta" / "prefix_record_a1b2c3").write_text("{")
-    (prefix / "conda-meta" / ".pip-23.2.1-pyhd8ed1ab_0.json.a1b2c3").write_text("{")
+    (prefix / "conda-meta" / f".pip-{PIP}-pyhd8ed1ab_0.json.a1b2c3").write_text("{")
     (prefix / ".torchlock.json.a1b2c3").write_text("{")
     (prefix / "bin" / "whereami").unlink()
     assert world.make(prefix).conda.holds
@@ -303,24 +308,85 @@ def test_a_prefix_follows_the_lock(world, prefix):
     check_it_works(prefix)
 
 
+def lock_with(world, tmp_path_factory, name: str):
+    root = tmp_path_factory.mktemp(name)
+    return read_lock(make_repository(root, world.server, world.store, f"  - {name}\n").lock)
+
+
+def test_too_small_a_disk_for_the_conda_half_is_refused_before_anything_is_written(world, tmp_path):
+    with small_disk(tmp_path / "disk", "210m") as disk:  # the wheels alone would fit
+        with pytest.raises(TorchlockError, match=f"no space for the environment .*{disk}"):
+            world.make(disk / "demo")
+        assert list(disk.iterdir()) == []
+
+
 @pytest.fixture(scope="module")
 def scripted(world, tmp_path_factory):
-    root = tmp_path_factory.mktemp("scripted")
-    return read_lock(make_repository(root, world.server, world.store, "  - scripted\n").lock)
+    return lock_with(world, tmp_path_factory, "scripted")
 
 
-def test_link_scripts_are_not_run_unless_asked_for(world, scripted, tmp_path):
+SCRIPT = "scripted: bin/.scripted-post-link.sh"
+LEFT = ("etc/conda/activate.d/scripted.sh", f"{SITE}/scripted.pth", "share/times")
+
+
+def test_link_scripts_are_run_once_when_asked_for_and_their_files_reported(
+    world, scripted, tmp_path
+):
     said: list[str] = []
     made = world.make(tmp_path / "demo", scripted, say=said.append)
-    assert made.scripts == ("scripted: bin/.scripted-post-link.sh",)
-    assert not (tmp_path / "demo" / "ran").exists()
-    assert any(line.startswith("not run") and "scripted" in line for line in said)
+    assert made.scripts == (SCRIPT,)
+    assert made.conda.scripted == ()
+    assert not (tmp_path / "demo/share/times").exists()
+    assert f"not run, as link scripts are only when asked for: {SCRIPT}" in said
+    said.clear()
+    made = world.make(tmp_path / "demo", scripted, link_scripts=True, say=said.append)
+    assert (made.installed, made.scripts, made.conda.scripted) == (True, (), LEFT)
+    assert (
+        f"written by link scripts, so no lock says what they must hold: {', '.join(LEFT)}" in said
+    )
+    for again in (True, False):
+        made = world.make(tmp_path / "demo", scripted, link_scripts=again)
+        assert (made.installed, made.scripts, made.conda.scripted) == (False, (), LEFT)
+    assert (tmp_path / "demo/share/times").read_text() == "ran\n"
+    check_it_works(tmp_path / "demo")
 
 
-def test_a_link_script_that_fails_is_an_error(world, scripted, tmp_path):
+def test_what_a_link_script_wrote_is_not_to_be_altered(world, scripted, tmp_path):
+    made = world.make(tmp_path / "demo", scripted, link_scripts=True)
+    assert (made.scripts, made.conda.scripted) == ((), LEFT)
+    (tmp_path / "demo" / LEFT[0]).write_text("export LD_PRELOAD=/tmp/x.so\n")
+    (tmp_path / "demo/etc/conda/activate.d/mine.sh").write_text("")
+    with pytest.raises(DoesNotHold, match="it is not as a link script left it") as fault:
+        world.make(tmp_path / "demo", scripted)
+    assert f"changed: {LEFT[0]}" in fault.value.message
+    assert "foreign: etc/conda/activate.d/mine.sh" in fault.value.message
+
+
+def test_a_package_that_is_linked_again_has_its_script_to_be_run(world, scripted, tmp_path):
+    world.make(tmp_path / "demo", scripted, link_scripts=True)
+    (tmp_path / "demo/share/scripted.txt").unlink()
+    made = world.make(tmp_path / "demo", scripted)
+    assert (made.installed, made.scripts, made.conda.scripted) == (True, (SCRIPT,), LEFT)
+
+
+@pytest.mark.slow
+def test_what_a_link_script_altered_is_put_back(world, tmp_path_factory, tmp_path):
+    meddling = lock_with(world, tmp_path_factory, "meddling")
+    said: list[str] = []
+    made = world.make(tmp_path / "demo", meddling, link_scripts=True, say=said.append)
+    assert "linking again meddling" in said
+    assert made.scripts == ("meddling: bin/.meddling-post-link.sh",)
+    assert (tmp_path / "demo/share/meddling.txt").read_text() == "x\n"
+
+
+def test_a_link_script_that_fails_is_an_error(world, tmp_path_factory, tmp_path):
+    failing = lock_with(world, tmp_path_factory, "failing")
     for _ in range(2):  # the next run does not take it for done
-        with pytest.raises(TorchlockError, match=r"link scripts failed: scripted: .*post-link\.sh"):
-            world.make(tmp_path / "demo", scripted, link_scripts=True)
+        with pytest.raises(TorchlockError, match=r"link scripts failed: failing: .*post-link\.sh"):
+            world.make(tmp_path / "demo", failing, link_scripts=True)
     marker = read_marker(tmp_path / "demo")
     assert marker
     assert not marker.complete
+    made = world.make(tmp_path / "demo", failing)
+    assert made.scripts == ("failing: bin/.failing-post-link.sh",)
+    assert made.conda.scripted == ("ran",)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from torchlock.artifacts import sha256_of
 from torchlock.files import write_atomically
 from torchlock.proof import find_realization, validate
+from torchlock.realize.marker import read_marker, write_marker
 from torchlock.records import write_records
 from torchlock.repository import Repository
+from torchlock.stamps import Stamps
 
 SHOW = """\
 import shutil, sys
@@ -53,6 +58,40 @@ def test_a_changed_file_of_the_foundation_does_not_hold(prefix, repository):
     context = files_context(repository, prefix)
     assert context["verdict"] == "does not hold"
     assert context["evidence"] == "1 findings, the first: missing: bin/whereami"
+
+
+def test_it_reads_what_stamps_call_unchanged(prefix, repository, world):
+    """Whoever can write the notes can make `invoke env` skip a file, but not this."""
+    module = prefix / "lib/python3.11/argparse.py"
+    good = sha256_of(module)
+    module.unlink()
+    module.write_text("evil = True\n")
+    time.sleep(0.05)
+    notes = world.store.root / "stamps.json"
+    before = notes.read_bytes()
+    stamps = Stamps.read(notes)
+    stamps.note(module.stat(), good, time.time_ns())
+    stamps.write()
+    try:
+        assert not world.make(prefix).installed
+        context = files_context(repository, prefix)
+    finally:
+        notes.write_bytes(before)
+    assert context["verdict"] == "does not hold"
+    assert context["evidence"].endswith("changed: lib/python3.11/argparse.py")
+
+
+def test_what_link_scripts_wrote_is_not_judged(world, prefix, repository):
+    marker = read_marker(prefix)
+    assert marker
+    (prefix / "etc").mkdir()
+    (prefix / "etc/left").write_text("x")
+    left = {"etc/left": f"sha256:{sha256_of(prefix / 'etc/left')}"}
+    write_marker(prefix, replace(marker, written=left))
+    context = files_context(repository, prefix)
+    assert context["verdict"] == "not judged"
+    said = "1 files that link scripts wrote, which no lock can prove, the first: etc/left"
+    assert context["evidence"].startswith(said)
 
 
 def test_without_the_packages_it_is_not_judged(made, repository, faults, tmp_path, monkeypatch):

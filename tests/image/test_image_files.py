@@ -11,7 +11,6 @@ import pytest
 
 from torchlock.realize.image_contents import FILES, TOOLS, contents_items
 from torchlock.repository import this_repository
-from torchlock.rootfs.lock import read_rootfs_lock
 
 
 def test_the_tools_are_what_git_tracks(tmp_path: Path):
@@ -21,8 +20,8 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
          "torchlock/__init__.py", "torchlock/errors.py", "torchlock/records/linux-64.*",
          "torchlock/formats/__init__.py", "torchlock/formats/wheel.py",
          *(f"torchlock/{name}.py" for name in (
-             "bytecode", "console", "inside", "lock", "recompile", "records", "repository",
-             "selfcheck", "tree", "verify"))],
+             "bytecode", "console", "files", "inside", "lock", "recompile", "records",
+             "repository", "selfcheck", "stamps", "tree", "verify"))],
         cwd=root, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert len(tracked) > 50
@@ -38,7 +37,7 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
     ):  # fmt: skip
         (tmp_path / stray).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / stray).write_text("stray")
-    paths = {item.member.path for item in contents_items(tmp_path, read_rootfs_lock())}
+    paths = {item.member.path for item in contents_items(tmp_path, ())}
     assert {p for p in paths if p.startswith(TOOLS)} == {f"{TOOLS}/{p}" for p in tracked}
 
 
@@ -50,7 +49,7 @@ def test_the_tools_carry_all_they_import(tmp_path: Path, module: str, given: tup
     """With nothing but the standard library and `given`, packages of the stack."""
     for name in given:
         (tmp_path / name).symlink_to(Path(importlib.import_module(name).__file__).parent)
-    for item in contents_items(this_repository().root, read_rootfs_lock()):
+    for item in contents_items(this_repository().root, ()):
         if item.member.path.startswith(f"{TOOLS}/") and isinstance(item.contents, bytes):
             path = tmp_path / item.member.path.removeprefix(f"{TOOLS}/")
             path.parent.mkdir(parents=True, exist_ok=True)

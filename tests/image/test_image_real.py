@@ -158,8 +158,9 @@ def other_python(tmp_path: Path) -> Path:
             if "==" in line
         )
         if name.lower() in {
-            "deflate", "filelock", "isal", "packaging", "platformdirs", "pyyaml", "requests",
-            "requests-file", "rich", "truststore", "uv",
+            "backports-zstd", "conda-package-streaming", "deflate", "filelock", "isal", "packaging",
+            "platformdirs", "py-rattler", "pyyaml", "requests", "requests-file", "rich",
+            "truststore", "uv", "zstandard",
         }
     ]  # fmt: skip
     for version in ("3.12", "3.13", "3.10"):

@@ -14,13 +14,15 @@ import json
 import re
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import IO, Any, Literal
 
 from conda_package_streaming.package_streaming import stream_conda_component
+from packaging.utils import canonicalize_name
 
 from torchlock.errors import TorchlockError
 from torchlock.tree import safe_relative_path
@@ -108,7 +110,8 @@ def read_conda(path: Path) -> CondaPackage:
     found = dict.fromkeys(wanted, b"")
     for member, stream in _members(path, "info"):
         if member.name in found and stream is not None:
-            found[member.name] = stream.read()
+            with _damage_named(path):
+                found[member.name] = stream.read()
         if all(found.values()):
             break
     index = _json(path, "info/index.json", found["info/index.json"])
@@ -190,10 +193,15 @@ def _members(
     path: Path, component: Literal["info", "pkg"]
 ) -> Iterator[tuple[tarfile.TarInfo, IO[bytes] | None]]:
     """Yield the members of one part of the archive (`.tar.bz2` has only one, with both)."""
+    with _damage_named(path), path.open("rb") as stream:
+        for tar, member in stream_conda_component(path.name, stream, component):
+            yield member, tar.extractfile(member) if member.isfile() else None
+
+
+@contextmanager
+def _damage_named(path: Path) -> Iterator[None]:
     try:
-        with path.open("rb") as stream:
-            for tar, member in stream_conda_component(path.name, stream, component):
-                yield member, tar.extractfile(member) if member.isfile() else None
+        yield
     # The decompressors of the different Python versions have errors of their own.
     except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError, LookupError) as error:
         raise CondaError(f"{path.name}: damaged archive ({error})") from None
@@ -252,46 +260,135 @@ def installed_path(path: str, noarch: Noarch | None, site: str) -> str:
     return path
 
 
-def installed_files(package: CondaPackage, prefix: str, site: str) -> list[InstalledFile]:
-    """Return what an installation in `prefix` must have, generated scripts aside.
+@dataclass(frozen=True)
+class PlacedFile:
+    """A file or link of a package as a client puts it into a prefix.
 
-    Unpacks the whole package once. Raises `CondaError` when its contents are not what its own
-    `paths.json` says.
+    `path` is relative to the prefix. A symbolic link has a `target`, its text; a hard link has
+    `same_as`, the path in the prefix that it is another name of; a file has `contents`, with the
+    prefix put in: one result, or a few where clients differ. `mtime` (seconds since the epoch)
+    is the archive's, which byte code in the package may refer to.
     """
-    expected: dict[str, InstalledFile] = {}
+
+    path: str
+    executable: bool
+    mtime: int = 0
+    target: str | None = None
+    same_as: str | None = None
+    contents: tuple[bytes, ...] = ()
+
+
+def placed_files(
+    package: CondaPackage, prefix: str, site: str
+) -> Iterator[tuple[CondaFile, PlacedFile]]:
+    """Yield what the package puts into `prefix`, in archive order, generated scripts aside.
+
+    Unpacks the whole package once and holds one file at a time. Raises `CondaError` when its
+    contents are not what its own `paths.json` says, or a binary file has no room for `prefix`.
+    """
     listed = {file.path: file for file in package.files}
+    seen: dict[str, tuple[bool, int]] = {}
     for member, stream in _members(package.path, "pkg"):
         file = listed.get(member.name)
         if file is None:
             continue  # directories, and info/ of a .tar.bz2
-        target, digests = None, frozenset({file.sha256 or ""})
-        if member.issym():
-            target, digests = member.linkname, frozenset()
-        elif stream is None and not member.islnk():
-            raise CondaError(f"{package.path.name}: {file.path} is neither file nor link")
-        elif file.placeholder and file.mode and stream is not None:
-            data = stream.read()
-            if sha256(data).hexdigest() != file.sha256:
-                raise CondaError(f"{package.path.name}: {file.path} is not what paths.json says")
-            digests = frozenset(
-                sha256(text).hexdigest()
-                for text in put_prefix(data, file.placeholder, prefix, file.mode)
-            )
-        expected[file.path] = InstalledFile(
-            path=installed_path(file.path, package.noarch, site),
-            executable=bool(member.mode & 0o100),
-            sha256=digests,
-            target=target,
-        )
-    if missing := sorted(listed.keys() - expected.keys()):
+        placed = _placed(package, file, member, stream, prefix, site)
+        if file.path in seen:
+            raise CondaError(f"{package.path.name}: {file.path} occurs twice in the archive")
+        if placed.same_as is not None:
+            other = listed.get(member.linkname)
+            if other is None or other.path not in seen or not _same_file(file, other):
+                raise CondaError(
+                    f"{package.path.name}: {file.path} is not what paths.json says: "
+                    f"a hard link to {member.linkname}"
+                )
+            placed = replace(placed, executable=seen[other.path][0], mtime=seen[other.path][1])
+        seen[file.path] = placed.executable, placed.mtime
+        yield file, placed
+    if missing := sorted(listed.keys() - seen.keys()):
         raise CondaError(f"{package.path.name}: {missing[0]} is in paths.json, not in the archive")
-    return [_in_scripts(expected[path], package.noarch) for path in listed]
 
 
-def _in_scripts(file: InstalledFile, noarch: Noarch | None) -> InstalledFile:
-    if noarch == "python" and file.path.startswith("bin/") and file.target is None:
-        return replace(file, executable=True)
-    return file
+def _same_file(one: CondaFile, other: CondaFile) -> bool:
+    return one.sha256 is not None and replace(one, path=other.path) == other
+
+
+def _placed(
+    package: CondaPackage,
+    file: CondaFile,
+    member: tarfile.TarInfo,
+    stream: IO[bytes] | None,
+    prefix: str,
+    site: str,
+) -> PlacedFile:
+    path = installed_path(file.path, package.noarch, site)
+    executable = bool(member.mode & 0o100)
+    if member.issym():
+        return PlacedFile(path, executable, int(member.mtime), target=member.linkname)
+    if package.noarch == "python" and path.startswith("bin/"):
+        executable = True
+    if member.islnk():
+        same_as = installed_path(member.linkname, package.noarch, site)
+        return PlacedFile(path, executable, int(member.mtime), same_as=same_as)
+    if stream is None:
+        raise CondaError(f"{package.path.name}: {file.path} is neither file nor link")
+    with _damage_named(package.path):
+        data = stream.read()
+    if sha256(data).hexdigest() != file.sha256:
+        raise CondaError(f"{package.path.name}: {file.path} is not what paths.json says")
+    contents = [data]
+    if file.placeholder and file.mode:
+        try:
+            contents = put_prefix(data, file.placeholder, prefix, file.mode)
+        except CondaError as error:
+            raise CondaError(f"{package.path.name}: {file.path}: {error.message}") from None
+    return PlacedFile(path, executable, int(member.mtime), contents=tuple(contents))
+
+
+def installed_files(package: CondaPackage, prefix: str, site: str) -> list[InstalledFile]:
+    """Return what an installation in `prefix` must have, in the order of `paths.json`.
+
+    Generated scripts are not among it. Raises `CondaError` as `placed_files`.
+    """
+    found: dict[str, tuple[CondaFile, InstalledFile]] = {}
+    for file, placed in placed_files(package, prefix, site):
+        digests = frozenset(sha256(data).hexdigest() for data in placed.contents)
+        if placed.same_as is not None:
+            digests = found[placed.same_as][1].sha256
+        found[placed.path] = (
+            file,
+            InstalledFile(placed.path, placed.executable, digests, placed.target),
+        )
+    by_name = {file.path: installed for file, installed in found.values()}
+    return [by_name[file.path] for file in package.files]
+
+
+def superseded_paths(package: CondaPackage, wheels: Collection[str], site: str) -> frozenset[str]:
+    """Return the paths that installing the stack takes away from a conda package.
+
+    An installer that finds the same distribution in site-packages uninstalls it first: all that
+    the package has there, and its scripts. `wheels` are canonical names.
+    """
+    for file in package.files:
+        match = re.fullmatch(
+            r"(?:.*/)?site-packages/([^/]+?)-[^/-]+\.dist-info/METADATA", file.path
+        )
+        if match and canonicalize_name(match[1]) in wheels:
+            return frozenset(
+                [f"{site}/{f.path.partition('site-packages/')[2]}" for f in package.files
+                 if "site-packages/" in f.path]
+                + [f"bin/{name}" for name, _ in package.entry_points]
+            )  # fmt: skip
+    return frozenset()
+
+
+def entry_point_script(target: str, python: str) -> str:
+    """Return the script that runs `target` ("module:function") with `python`, as conda has it."""
+    module, _, function = target.partition(":")
+    program = _ENTRY_POINT_PROGRAMS[0].format(
+        module=module, name=function.split(".")[0], function=function
+    )
+    return f"#!{python}\n{program}"
 
 
 def is_entry_point_script(text: str, target: str, python: str) -> bool:

@@ -121,10 +121,8 @@ def in_tree(path: str) -> bool:
     """
     if path.endswith((".pyc", ".pyo")):
         return False
-    parts = path.split("/")
-    return not (
-        len(parts) == 2 and parts[0].endswith(".dist-info") and parts[1] in INSTALLER_METADATA
-    )
+    top, _, rest = path.partition("/")
+    return not (rest in INSTALLER_METADATA and top.endswith(".dist-info"))
 
 
 def read_wheel(path: Path) -> Wheel:

@@ -1,7 +1,7 @@
 """Tar headers, written one way.
 
 POSIX ustar (IEEE Std 1003.1-2017, pax), with a pax extended header only where a name, a link
-target or a size does not fit. No times, no owner names.
+target or a size does not fit. No owner names, and no times but those that an artifact fixes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Member:
 
     `path` is relative, without a trailing slash; `mode` is the permission bits; `size` is in
     bytes and 0 for all but files; `target` is a symbolic link's text, or the path of the file
-    a (hard) link is another name of.
+    a (hard) link is another name of; `mtime` is in seconds since the epoch.
     """
 
     path: str
@@ -33,6 +33,7 @@ class Member:
     target: str = ""
     uid: int = 0
     gid: int = 0
+    mtime: int = 0
 
 
 def padding(size: int) -> bytes:
@@ -87,7 +88,7 @@ def _ustar(
         (
             name.ljust(100, b"\0"),
             b"%07o\0%07o\0%07o\0" % (member.mode, member.uid, member.gid),
-            b"%011o\0%011o\0" % (size, 0),
+            b"%011o\0%011o\0" % (size, member.mtime),
             b" " * 8,
             kind,
             target.ljust(100, b"\0"),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -21,7 +22,8 @@ from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.marker import read_marker
 from torchlock.records import Records
-from torchlock.verify_conda import CondaVerdict, verify_conda
+from torchlock.stamps import Reading
+from torchlock.verify_conda import CondaVerdict, Expectation, expect, verify_conda
 
 Foundation = Literal["conda", "venv"]
 """What carries the stack: conda packages, or the host's own CPython."""
@@ -37,7 +39,12 @@ class LockedConda:
 
 
 def fetch_foundation(
-    lock: Lock, platform: str, store: Store, *, progress: Progress = silent
+    lock: Lock,
+    platform: str,
+    store: Store,
+    *,
+    progress: Progress = silent,
+    reading: Reading | None = None,
 ) -> list[LockedConda]:
     """Return the platform's conda packages, fetched, verified by sha256 and md5, and read.
 
@@ -46,7 +53,11 @@ def fetch_foundation(
     """
     packages = lock.conda_packages(platform)
     paths = fetch(
-        packages, store, mirrors=lambda missing: _mirrors_of(lock, missing), progress=progress
+        packages,
+        store,
+        mirrors=lambda missing: _mirrors_of(lock, missing),
+        progress=progress,
+        reading=reading,
     )
     for package, path in zip(packages, paths, strict=True):
         _check_md5(package, path)
@@ -54,15 +65,28 @@ def fetch_foundation(
 
 
 def judge_foundation(
-    lock: Lock, platform: str, prefix: Path, records: Records, store: Store
+    lock: Lock,
+    platform: str,
+    prefix: Path,
+    records: Records,
+    store: Store,
+    *,
+    written: Mapping[str, str] = MappingProxyType({}),
 ) -> CondaVerdict:
     """Verify the conda half of the prefix at `prefix`, whoever made it.
 
-    What must be there is read from the packages themselves, so those not in the store are
-    fetched. Raises `TorchlockError` when they cannot be had: then it cannot be judged.
+    `written` is what link scripts left there, by the marker's word. What must be there is read
+    from the packages themselves, so those not in the store are fetched. Raises `TorchlockError`
+    when they cannot be had: then it cannot be judged.
     """
     foundation = fetch_foundation(lock, platform, store)
-    return verify_conda(prefix, [(p.package, p.archive) for p in foundation], records)
+    expectation = expect_foundation(prefix, foundation)
+    return verify_conda(prefix, expectation, records, written=written)
+
+
+def expect_foundation(prefix: Path, foundation: Sequence[LockedConda]) -> Expectation:
+    """Unpack the packages and return what they must have in `prefix`."""
+    return expect(prefix, [(p.package, p.archive) for p in foundation])
 
 
 def _mirrors_of(lock: Lock, missing: Sequence[Artifact]) -> Mirrors:

@@ -4,9 +4,11 @@ No engine, no root, no chroot, nothing executed but the pinned compiler for byte
 manifest's digest is a function of the lock, the rootfs lock, and this repository's rules and
 files (their layer formats are counted by `image_records.FORMAT`).
 
-Layer plan, lowest first: the system's packages, its toolchain, its configuration; each big
-wheel by itself; the other wheels in groups chosen by a hash of their names, so that a changed
-package changes one group; byte code in groups of the same kind; the image's own files.
+Layer plan, lowest first: the system's packages, its toolchain, its configuration; on the
+foundation conda, that half of the lock in groups; each big wheel by itself; the other wheels in
+groups chosen by a hash of their names, so that a changed package changes one group; byte code in
+groups of the same kind; the image's own files. Layers of Debian's packages and of wheels are the
+same on either foundation.
 """
 
 from __future__ import annotations
@@ -18,20 +20,21 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
 from typing import IO, Literal
 
-from torchlock.artifacts import Artifact, Mirrors, Store, fetch, sha256_of
+from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch, sha256_of
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.wheel import read_wheel
 from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
 from torchlock.oci.layout import Document, Layout, image_config, image_manifest, referrer_manifest
 from torchlock.progress import Progress, silent
+from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
     TMPDIR,
     BytecodeError,
@@ -39,7 +42,19 @@ from torchlock.realize.image_bytecode import (
     compiler_packages,
     unpack_compiler,
 )
-from torchlock.realize.image_contents import TOOLS, contents_items
+from torchlock.realize.image_conda import (
+    CondaHalf,
+    CondaLayer,
+    conda_half,
+    python_packages,
+    rules_of,
+)
+from torchlock.realize.image_contents import (
+    TOOLS,
+    conda_environment,
+    contents_items,
+    debian_environment,
+)
 from torchlock.realize.image_records import (
     FORMAT,
     LayerCache,
@@ -63,11 +78,15 @@ BIG = 20_000_000
 
 GROUPS = 5
 BYTECODE_GROUPS = 3
+CONDA_GROUPS = 3
+
+FOUNDATIONS = ("debian", "conda")
+"""Whose Python runs the stack: Debian's own, or that of the lock's conda half."""
 
 DRIVER_FLOOR = "525.60.13"
 """The oldest NVIDIA driver for CUDA 12, by minor-version compatibility."""
 
-Kind = Literal["rootfs", "wheels", "bytecode"]
+Kind = Literal["rootfs", "conda", "wheels", "bytecode"]
 
 
 @dataclass(frozen=True)
@@ -97,23 +116,30 @@ class ImageSource:
     lock: Lock
     rootfs: RootfsLock
     sizes: Mapping[str, int]
+    foundation: str = "debian"
 
     @cached_property
     def wheels(self) -> tuple[Package, ...]:
         """The stack."""
         return self.lock.wheels(PLATFORM)
 
+    @cached_property
+    def conda(self) -> tuple[Package, ...]:
+        """The conda packages, none unless they are the foundation."""
+        return self.lock.conda_packages(PLATFORM) if self.foundation == "conda" else ()
+
 
 def image_source(repository: Repository, foundation: str = "debian") -> ImageSource:
     """Read what an image is made from. Raises `TorchlockError` for an unknown foundation."""
-    if foundation != "debian":
+    if foundation not in FOUNDATIONS:
         raise TorchlockError(
-            f"an image on the foundation {foundation!r} cannot be rendered; only on debian",
-            hint="invoke image --foundation debian",
+            f"an image has no foundation {foundation!r}",
+            hint=f"invoke image --foundation {'|'.join(FOUNDATIONS)}",
         )
     records = read_records(repository.records, PLATFORM)
     sizes = {wheel.wheel: wheel.wheel_size for wheel in records.wheels.values()}
-    return ImageSource(repository, read_lock(repository.lock), read_rootfs_lock(), sizes)
+    lock = read_lock(repository.lock)
+    return ImageSource(repository, lock, read_rootfs_lock(), sizes, foundation)
 
 
 @dataclass(frozen=True)
@@ -141,17 +167,31 @@ def plan(source: ImageSource) -> list[Planned]:
         Planned(
             "Debian: configuration", "rootfs", rootfs.packages, f"configuration {rootfs.digest}"
         ),
+        *_conda_layers(source),
     ]
     big = [w for w in source.wheels if _size(source, w) >= BIG]
     rest = [w for w in source.wheels if _size(source, w) < BIG]
     layers += [Planned(w.label, "wheels", (w,)) for w in sorted(big, key=lambda w: w.name)]
     for number, group in _groups(rest, GROUPS):
         layers.append(Planned(f"wheels, group {number}", "wheels", group))
-    compiler = compiler_packages(rootfs)
+    compiler = _compiler_artifacts(source)
     layers.append(Planned("byte code of the big wheels", "bytecode", (*compiler, *big)))
     for number, group in _groups(rest, BYTECODE_GROUPS):
         layers.append(Planned(f"byte code, group {number}", "bytecode", (*compiler, *group)))
     return layers
+
+
+def _conda_layers(source: ImageSource) -> Iterator[Planned]:
+    rules = rules_of(source.conda, source.wheels)
+    for number, group in _groups(source.conda, CONDA_GROUPS):
+        yield Planned(f"conda packages, group {number}", "conda", group, rules)
+
+
+def _compiler_artifacts(source: ImageSource) -> tuple[Artifact, ...]:
+    """Return what decides the byte code: the interpreter that will run it."""
+    if source.foundation == "conda":
+        return python_packages(source.conda)
+    return compiler_packages(source.rootfs)
 
 
 def _size(source: ImageSource, wheel: Package) -> int:
@@ -178,8 +218,23 @@ def recorded_layers(source: ImageSource) -> LayerRecords:
 
 
 def record_layers(source: ImageSource, layers: Mapping[str, tuple[str, Blob]]) -> None:
-    """Record the layers that `render` returned, in place of those recorded before."""
-    write_layer_records(records_path(source.repository.records, PLATFORM), layers)
+    """Record the layers that `render` returned, in place of those recorded before.
+
+    What is recorded of the same locks' image on another foundation stays.
+    """
+    kept: dict[str, tuple[str, Blob]] = {}
+    for foundation in FOUNDATIONS:
+        if foundation != source.foundation:
+            kept |= _recorded(replace(source, foundation=foundation))
+    write_layer_records(records_path(source.repository.records, PLATFORM), {**kept, **layers})
+
+
+def _recorded(source: ImageSource) -> dict[str, tuple[str, Blob]]:
+    known = recorded_layers(source).layers
+    try:
+        return {p.key: (p.title, known[p.key]) for p in plan(source) if p.key in known}
+    except TorchlockError:  # the locks give no image on this foundation
+        return {}
 
 
 def image_digest(source: ImageSource) -> str:
@@ -192,8 +247,10 @@ def image_digest(source: ImageSource) -> str:
     for planned in plan(source):
         if planned.key not in known:
             raise TorchlockError(
-                f"the layer {planned.title!r} is not recorded for these locks",
-                hint="render the image once and record its layers: invoke image --record",
+                f"the layer {planned.title!r} is not recorded for these locks, so the digest of "
+                f"the image on {source.foundation} cannot be told",
+                hint="render the image once and record its layers: invoke image "
+                f"--foundation {source.foundation} --record",
             )
         layers.append((planned.title, known[planned.key]))
     return _image(source, layers, _contents(source)[1]).digest
@@ -201,7 +258,9 @@ def image_digest(source: ImageSource) -> str:
 
 def _contents(source: ImageSource) -> tuple[bytes, Blob]:
     out = BytesIO()
-    blob = write_layer(contents_items(source.repository.root, source.rootfs), out)
+    on_conda = source.foundation == "conda"
+    environment = conda_environment() if on_conda else debian_environment(source.rootfs)
+    blob = write_layer(contents_items(source.repository.root, environment), out)
     return out.getvalue(), blob
 
 
@@ -215,7 +274,7 @@ def _image(source: ImageSource, layers: Sequence[tuple[str, Blob]], contents: Bl
         layers=everything,
     )
     manifest = image_manifest(config, everything, annotations)
-    materials = sbom("torchlock", source.wheels, source.rootfs)
+    materials = sbom("torchlock", source.wheels, source.conda, source.rootfs)
     referrer, empty = referrer_manifest(manifest, materials)
     return Image(
         manifest, config, everything, (config, materials, empty, manifest, referrer), referrer
@@ -245,7 +304,7 @@ def _labels(source: ImageSource) -> dict[str, str]:
         "torchlock.lock": source.lock.digest,
         "torchlock.rootfs": source.rootfs.digest,
         "torchlock.format": str(FORMAT),
-        "torchlock.foundation": "debian",
+        "torchlock.foundation": source.foundation,
         "torchlock.cuda": _version(source, "nvidia-cuda-runtime-cu12"),
         "torchlock.driver.minimum": DRIVER_FLOOR,
     }
@@ -337,6 +396,8 @@ class _Render:
         self.recorded = recorded_layers(source).layers
         self.planned = plan(source)
         self.paths: dict[str, Path] = {}
+        self.half: CondaHalf | None = None
+        self.system_compiler = self.compiler = Path()
         self.unkept = False
 
     def known(self, planned: Planned) -> Blob | None:
@@ -356,7 +417,9 @@ class _Render:
             if p.kind != "rootfs":
                 jobs.append(lambda p=p: {p.key: self._layer(p)})  # type: ignore[misc]
         self.say(f"writing {len(missing)} of {len(self.planned)} layers")
-        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+        with ExitStack() as stack, ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            if any(p.kind != "wheels" for p in missing):
+                self._unpack_compilers(stack)
             futures = [pool.submit(job) for job in jobs]
             try:
                 for future in futures:
@@ -381,7 +444,9 @@ class _Render:
         return None
 
     def _fetch(self, missing: Sequence[Planned]) -> None:
-        wheels = {a.sha256: a for p in missing for a in p.artifacts if isinstance(a, Package)}
+        if self.source.conda and any(p.kind in ("conda", "bytecode") for p in missing):
+            self._fetch_conda()
+        wheels = {a.sha256: a for p in missing for a in _wheels_of(p)}
         paths = fetch(wheels.values(), self.store, mirrors=self.mirrors, progress=self.progress)
         self.paths.update(zip(wheels, paths, strict=True))
         if any(p.kind != "wheels" for p in missing):
@@ -389,6 +454,19 @@ class _Render:
             self.paths.update(
                 (d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True)
             )
+
+    def _fetch_conda(self) -> None:
+        try:
+            locked = fetch_foundation(
+                self.source.lock, PLATFORM, self.store, progress=self.progress
+            )
+        except ArtifactError as error:
+            other = "an image without conda packages: invoke image --foundation debian"
+            raise ArtifactError(error.message, hint=f"{error.hint}; {other}") from None
+        self.paths.update((p.package.sha256, p.archive) for p in locked)
+        self.half = conda_half(locked, self.source.wheels)
+        if self.half.not_run:
+            self.say(f"not run, as nothing is in a render: {', '.join(self.half.not_run)}")
 
     def _input_size(self, planned: Planned) -> int:
         return sum(self.paths[a.sha256].stat().st_size for a in planned.artifacts)
@@ -399,9 +477,12 @@ class _Render:
     def _layer(self, planned: Planned) -> Blob:
         known = self.known(planned)
         if planned.kind == "bytecode":
-            with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-                wheels = self._paths(a for a in planned.artifacts if isinstance(a, Package))
-                return self._write(planned, compiled(root, _wheel_sources(wheels)))
+            wheels = self._paths(_wheels_of(planned))
+            return self._write(planned, compiled(self.compiler, wheel_sources(wheels)))
+        if self.half and planned.kind == "conda":
+            names = {p.name for p in planned.artifacts if isinstance(p, Package)}
+            layer = CondaLayer(self.half, names)
+            return self._write(planned, _conda_items(layer, self.compiler))
         paths = self._paths(planned.artifacts)
         if known is None or self.verify:
             return self._write(planned, wheels_items(paths))
@@ -414,6 +495,17 @@ class _Render:
         self.layout.add(copy)
         return known
 
+    def _unpack_compilers(self, stack: ExitStack) -> None:
+        """Unpack the interpreters that the system's and the stack's byte code is made by."""
+        packages = compiler_packages(self.source.rootfs)
+        self.system_compiler = stack.enter_context(_compiler(self._paths(packages)))
+        self.compiler = self.system_compiler
+        if self.half:
+            # conda's Python has no C library of its own: Debian's, whatever the host has.
+            libc = self._paths(p for p in packages if p.name == "libc6")
+            self.compiler = stack.enter_context(_compiler(libc))
+            self.half.unpack_python(self.compiler)
+
     def _rootfs(self, planned: Sequence[Planned]) -> dict[str, Blob]:
         """Write the three layers of the root file system; the last needs what the first saw."""
         rootfs = Rootfs()
@@ -421,9 +513,8 @@ class _Render:
         for p, name in zip(planned, LAYERS, strict=False):
             debs = self._paths(p.artifacts)
             made[p.key] = self._write(p, rootfs.package_items(debs, first=name == LAYERS[0]))
-        with _compiler(self._paths(compiler_packages(self.source.rootfs))) as root:
-            items = self._configuration(rootfs, root)
-            made[planned[-1].key] = self._write(planned[-1], items)
+        items = self._configuration(rootfs, self.system_compiler)
+        made[planned[-1].key] = self._write(planned[-1], items)
         return made
 
     def _configuration(self, rootfs: Rootfs, compiler: Path) -> Iterator[Item]:
@@ -467,6 +558,15 @@ class _Render:
                 )
 
 
+def _wheels_of(planned: Planned) -> list[Package]:
+    return [a for a in planned.artifacts if isinstance(a, Package) and a.manager == "pip"]
+
+
+def _conda_items(layer: CondaLayer, compiler: Path) -> Iterator[Item]:
+    yield from layer.items()
+    yield from compiled(compiler, layer.sources)
+
+
 def _any_rootfs(missing: Iterable[Planned]) -> bool:
     return any(p.kind == "rootfs" for p in missing)
 
@@ -501,7 +601,7 @@ def standard_library(rootfs: Rootfs) -> list[tuple[str, bytes]]:
     ]
 
 
-def _wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+def wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python sources of wheels as (path in the image, contents), each path once."""
     seen: set[str] = set()
     for path in wheels:

@@ -138,7 +138,7 @@ def compiled(root: Path, sources: Iterable[tuple[str, bytes]]) -> Iterator[Item]
         for path, source in sources:
             made = _compile(requests, answers, path, source)
             if made:
-                yield file_item(_cached(path), made)
+                yield file_item(cached(path), made)
 
 
 def _compile(requests: IO[bytes], answers: IO[bytes], path: str, source: bytes) -> bytes:
@@ -161,7 +161,8 @@ def _failed() -> BytecodeError:
     )
 
 
-def _cached(path: str) -> str:
+def cached(path: str) -> str:
+    """Return where the byte code of a source is kept (PEP 3147)."""
     directory, _, name = path.rpartition("/")
     tag = PYTHON_VERSION.replace(".", "")
     return f"{directory}/__pycache__/{name.removesuffix('.py')}.cpython-{tag}.pyc"

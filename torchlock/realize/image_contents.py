@@ -6,7 +6,7 @@ They come from this repository; the layer they make is written anew in every ren
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from torchlock.errors import TorchlockError
@@ -40,8 +40,8 @@ _SELFCHECK = (
     *(
         f"torchlock/{name}.py"
         for name in (
-            "bytecode", "console", "inside", "lock", "recompile", "records", "repository",
-            "selfcheck", "tree", "verify",
+            "bytecode", "console", "files", "inside", "lock", "recompile", "records",
+            "repository", "selfcheck", "stamps", "tree", "verify",
         )
     ),
 )  # fmt: skip
@@ -55,10 +55,14 @@ done
 """
 
 
-def contents_items(repository: Path, rootfs: RootfsLock) -> Iterator[Item]:
-    """Yield the image's own files, sorted by path. `repository` is its root directory."""
+def contents_items(repository: Path, interpreter: Iterable[Item]) -> Iterator[Item]:
+    """Yield the image's own files, sorted by path.
+
+    `repository` is its root directory; `interpreter` is what makes the prefix an environment of
+    the foundation's Python.
+    """
     items = [
-        *_interpreter(rootfs),
+        *interpreter,
         *(
             file_item(place, (FILES / name).read_bytes(), mode)
             for name, (place, mode) in _PLACES.items()
@@ -69,7 +73,7 @@ def contents_items(repository: Path, rootfs: RootfsLock) -> Iterator[Item]:
     yield from sorted(items, key=lambda item: item.member.path)
 
 
-def _interpreter(rootfs: RootfsLock) -> Iterator[Item]:
+def debian_environment(rootfs: RootfsLock) -> Iterator[Item]:
     """Make the prefix a virtual environment of the system's Python."""
     version = next(p.version for p in rootfs.packages if p.name == f"python{PYTHON_VERSION}")
     match = re.match(r"\d+\.\d+\.\d+", version)
@@ -81,6 +85,11 @@ def _interpreter(rootfs: RootfsLock) -> Iterator[Item]:
     yield symlink_item(f"{PREFIX}/bin/python3", f"python{PYTHON_VERSION}")
     yield symlink_item(f"{PREFIX}/bin/python", f"python{PYTHON_VERSION}")
     yield file_item(f"{PREFIX}/bin/pip", _PIP.format(prefix=PREFIX).encode(), 0o755)
+
+
+def conda_environment() -> Iterator[Item]:
+    """Make the prefix a conda environment: clients know one by its history."""
+    yield file_item(f"{PREFIX}/conda-meta/history", b"")
 
 
 def _places_of_the_user() -> Iterator[Item]:

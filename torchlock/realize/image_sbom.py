@@ -6,6 +6,7 @@ the same locks give the same document.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from urllib.parse import quote
 
@@ -16,9 +17,15 @@ from torchlock.rootfs.lock import DebPackage, RootfsLock
 MEDIA_TYPE = "application/vnd.cyclonedx+json"
 
 
-def sbom(title: str, wheels: tuple[Package, ...], rootfs: RootfsLock) -> Document:
+def sbom(
+    title: str, wheels: Iterable[Package], conda: Iterable[Package], rootfs: RootfsLock
+) -> Document:
     """Return the bill of materials of an image."""
-    components = [*(_deb(p, rootfs) for p in rootfs.packages), *(_wheel(p) for p in wheels)]
+    components = [
+        *(_deb(p, rootfs) for p in rootfs.packages),
+        *(_conda(p) for p in conda),
+        *(_wheel(p) for p in wheels),
+    ]
     return document(
         MEDIA_TYPE,
         {
@@ -45,6 +52,17 @@ def _component(name: str, version: str, purl: str, sha256: str, url: str) -> dic
 
 def _wheel(package: Package) -> dict[str, Any]:
     purl = f"pkg:pypi/{package.name}@{quote(package.version)}?file_name={quote(package.filename)}"
+    return _component(package.name, package.version, purl, package.sha256, package.url)
+
+
+def _conda(package: Package) -> dict[str, Any]:
+    channel, subdir, filename = package.url.rsplit("/", 2)
+    kind = "conda" if filename.endswith(".conda") else "tar.bz2"
+    build = package.filename.removesuffix(f".{kind}").rpartition("-")[2]
+    purl = (
+        f"pkg:conda/{quote(package.name)}@{quote(package.version)}?build={quote(build)}"
+        f"&channel={quote(channel, safe=':/')}&subdir={subdir}&type={kind}"
+    )
     return _component(package.name, package.version, purl, package.sha256, package.url)
 
 

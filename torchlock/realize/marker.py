@@ -8,7 +8,8 @@ everything is installed and verified.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from torchlock.errors import TorchlockError
@@ -20,12 +21,18 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Marker:
-    """What a prefix holds: the lock's digest, the foundation, the names of its wheels."""
+    """What a prefix holds: the lock's digest, the foundation, the names of its wheels.
+
+    `scripts` names the conda packages (as in `conda-meta`) whose link scripts were run, and
+    `written` what those left: paths and their contents.
+    """
 
     lock: str
     foundation: str
     wheels: tuple[str, ...]
     complete: bool
+    scripts: tuple[str, ...] = ()
+    written: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_marker(prefix: Path) -> Marker | None:
@@ -38,7 +45,8 @@ def read_marker(prefix: Path) -> Marker | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
             raise ValueError("another format")
-        return Marker(**{**content, "wheels": tuple(content["wheels"])})
+        lists = {key: tuple(content.get(key, ())) for key in ("wheels", "scripts")}
+        return Marker(**{**content, **lists})
     except FileNotFoundError:
         if not prefix.exists() or (prefix.is_dir() and not any(prefix.iterdir())):
             return None

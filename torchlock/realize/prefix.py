@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -23,17 +24,36 @@ from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
-from torchlock.realize.foundation import LockedConda, check_prefix_length, fetch_foundation
+from torchlock.realize.foundation import (
+    LockedConda,
+    check_prefix_length,
+    expect_foundation,
+    fetch_foundation,
+)
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
-from torchlock.realize.venv import REPAIRABLE, alone, check_space
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished, wheel_cache
+from torchlock.realize.venv import (
+    REPAIRABLE,
+    alone,
+    check_space,
+    conda_cache,
+    read_stamps,
+)
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.repository import this_repository
+from torchlock.stamps import Reading, Stamps
+from torchlock.tree import walk
 from torchlock.verify import Finding, Verdict, find_site, verify
-from torchlock.verify_conda import CondaVerdict, verify_conda
+from torchlock.verify_conda import (
+    SITE,
+    CondaVerdict,
+    Expectation,
+    left_by_scripts,
+    verify_conda,
+)
 
 
 @dataclass(frozen=True)
@@ -41,7 +61,7 @@ class MadePrefix:
     """What `make_prefix` did: `installed` is False when nothing had to change.
 
     `conda` is the verdict on the conda half, `verdict` that on the stack; `scripts` names the
-    link scripts that packages have and that were not run.
+    link scripts that packages have and that have not been run.
     """
 
     prefix: Path
@@ -65,45 +85,67 @@ def make_prefix(
     """Make, complete, repair or update the conda prefix at `prefix`; return the verified result.
 
     `mirrors` are for the wheels; conda packages follow `.condarc`. Link scripts, which run a
-    package's own code as the user, are run only when asked for. Raises `TorchlockError` when
-    the prefix holds something else or is too long, an artifact cannot be had or is not the
-    locked one, or a link script fails; `DoesNotHold` when files remain that are not the lock's.
+    package's own code as the user, are run only when asked for, then once, and what they leave
+    is reported. Raises `TorchlockError` when the prefix holds something else or is too long, an
+    artifact cannot be had or is not the locked one, or a link script fails; `DoesNotHold` when
+    files remain that are not the lock's.
     An interrupted call is completed by the next.
     """
     platform = host_platform()
     prefix = prefix.absolute()
     wheels = lock.wheels(platform)
-    goal = Marker(lock.digest, "conda", tuple(w.name for w in wheels), complete=True)
-    with alone(prefix, store):
+    with alone(prefix, store), ThreadPoolExecutor(2) as beside:
+        stamps = read_stamps(store)
         marker = read_marker(prefix)
         if marker and marker.foundation != "conda":
             raise TorchlockError(
                 f"{prefix} is a {marker.foundation} prefix, not a conda one",
                 hint="choose another place: invoke env --foundation conda --prefix DIR",
             )
-        foundation = fetch_foundation(lock, platform, store, progress=progress)
+        hashing = Reading(stamps)
+        foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
-        scripts = tuple(
-            f"{p.content.name}: {script}" for p in foundation for script in p.content.link_scripts
+        goal = Marker(
+            lock.digest,
+            "conda",
+            tuple(w.name for w in wheels),
+            complete=True,
+            scripts=marker.scripts if marker else (),
+            written=marker.written if marker else {},
         )
-        work = _Work(prefix, platform, foundation, wheels, records, store, link_scripts, say)
-        if marker == goal:
+        expecting = beside.submit(expect_foundation, prefix, foundation)
+        work = _Work(
+            prefix, platform, foundation, expecting, wheels, records, store, stamps, say,
+            link_scripts,
+        )  # fmt: skip
+        unrun = work.unrun(goal)
+        if marker == goal and not (unrun and link_scripts):
             say(f"checking {prefix}")
-            conda, stack = work.judge()
+            conda, stack = work.judge(goal)
             if conda.holds and stack.holds:
-                return MadePrefix(prefix, False, stack, conda, scripts)
+                stamps.write()
+                return MadePrefix(prefix, False, stack, conda, unrun)
         if marker is None:
-            check_space(prefix, store, wheels, records)
-        fetch(wheels, store, mirrors=mirrors, progress=progress)
+            size = sum(file.size for p in foundation for file in p.content.files)
+            check_space(prefix, store, wheels, records, conda=size)
+        fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
+        say(f"artifacts: {hashing.told}")
         gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
-        write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
-        if scripts and not link_scripts:
-            say(f"not run, as link scripts are only when asked for: {', '.join(scripts)}")
+        begun = replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False)
+        write_marker(prefix, begun)
         _sweep(prefix)
+        begun = work.link_all(begun, beside)
         work.install(gone)
-        conda, stack = work.repair()
+        conda, stack, linked_again = work.repair(begun)
+        # Linking a package again takes back what its link script made of its files.
+        ran = tuple(s for s in begun.scripts if s not in linked_again)
+        goal = replace(goal, scripts=ran, written=begun.written)
         write_marker(prefix, goal)
-        return MadePrefix(prefix, True, stack, conda, () if link_scripts else scripts)
+        stamps.write()
+        unrun = work.unrun(goal)
+        if unrun:
+            say(f"not run, as link scripts are only when asked for: {', '.join(unrun)}")
+        return MadePrefix(prefix, True, stack, conda, unrun)
 
 
 @dataclass(frozen=True)
@@ -113,54 +155,111 @@ class _Work:
     prefix: Path
     platform: str
     foundation: Sequence[LockedConda]
+    expecting: Future[Expectation]
     wheels: Sequence[Package]
     records: Records
     store: Store
-    link_scripts: bool
+    stamps: Stamps
     say: Callable[[str], None]
+    link_scripts: bool
 
     @property
     def python(self) -> Path:
         return self.prefix / "bin" / "python"
 
-    def judge(self) -> tuple[CondaVerdict, Verdict]:
+    def unrun(self, marker: Marker) -> tuple[str, ...]:
+        """Return the link scripts that packages have and that were not run, by the marker."""
+        return tuple(
+            f"{p.content.name}: {script}"
+            for p in self.foundation
+            if p.content.record_name not in marker.scripts
+            for script in p.content.link_scripts
+        )
+
+    def judge(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves."""
-        archives = [(p.package, p.archive) for p in self.foundation]
-        conda = verify_conda(self.prefix, archives, self.records)
+        expectation = self.expecting.result()
+        reading = Reading(self.stamps)
+        present = dict(walk(self.prefix))
+        conda = verify_conda(
+            self.prefix,
+            expectation,
+            self.records,
+            written=marker.written,
+            reading=reading,
+            present=present,
+        )
+        below = f"{SITE}/"
         stack = verify(
             find_site(self.prefix),
             self.records,
             explained=conda.explains,
+            reading=reading,
+            present={p.removeprefix(below): s for p, s in present.items() if p.startswith(below)},
         )
+        self.say(f"installed files: {reading.told}")
+        if conda.scripted:
+            self.say(
+                "written by link scripts, so no lock says what they must hold: "
+                + ", ".join(conda.scripted)
+            )
         return conda, stack
 
-    def install(self, gone: Sequence[str]) -> None:
-        """Install both halves; take away the wheels that only an earlier lock had."""
+    def link_all(self, marker: Marker, beside: ThreadPoolExecutor) -> Marker:
+        """Link the conda half; return the marker with the link scripts run and what they left."""
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
-        self.link()
+        self.stamps.before_linking(conda_cache(self.store))
+        following = beside.submit(self.stamps.before_linking, wheel_cache(self.store))
+        scripted = [p.content.record_name for p in self.foundation if p.content.link_scripts]
+        if not self.link_scripts or not scripted:
+            self.link()
+        else:
+            before = {path for path, _ in walk(self.prefix)} - marker.written.keys()
+            for name in set(scripted) - set(marker.scripts):
+                # To rattler it is then not installed: it links it, and runs its scripts.
+                (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
+            try:
+                self.link(scripts=True)
+                marker = replace(marker, scripts=tuple(scripted))
+            finally:
+                left = left_by_scripts(self.prefix, before, self.expecting.result())
+                marker = replace(marker, written=left)
+                write_marker(self.prefix, marker)
+        following.result()
+        return marker
+
+    def install(self, gone: Sequence[str]) -> None:
+        """Install the wheels; take away those that only an earlier lock had."""
         remove_from_stack(self.python, gone, self.store)
         self.say(f"installing {len(self.wheels)} wheels")
         broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
+        if broken_off:
+            self.stamps.after_linking()
         install_stack(self.python, self.wheels, self.store, again=broken_off)
 
-    def repair(self) -> tuple[CondaVerdict, Verdict]:
-        """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`."""
+    def repair(self, marker: Marker) -> tuple[CondaVerdict, Verdict, set[str]]:
+        """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`.
+
+        The conda packages that were linked again are the third result.
+        """
         self.say(f"checking {self.prefix}")
-        conda, stack = self.judge()
+        conda, stack = self.judge(marker)
         damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
+            self.stamps.after_linking()
             self.say(f"linking again {', '.join(sorted(damaged))}")
             self.link(again=damaged)
-            conda, stack = self.judge()
+            conda, stack = self.judge(marker)
         # Linking a conda package whose python part a wheel replaces brings that part back.
         back = damaged | {f.package for f in conda.findings}
         wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
         for _ in range(2):  # the first may take away a file that two wheels share
             if not wheels:
                 break
+            self.stamps.after_linking()
             self.say(f"repairing {', '.join(sorted(wheels))}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
-            conda, stack = self.judge()
+            conda, stack = self.judge(marker)
             wheels = _damaged(stack.findings)
         findings = [*conda.findings, *stack.findings]
         if findings:
@@ -169,9 +268,10 @@ class _Work:
                 hint="torchlock removes nothing that it did not install; if these files are not "
                 f"yours, remove them (the paths are below {self.prefix}) and run this again",
             )
-        return conda, stack
+        again = {p.content.record_name for p in self.foundation if p.content.name in damaged}
+        return conda, stack, again
 
-    def link(self, again: Collection[str] = ()) -> None:
+    def link(self, *, again: Collection[str] = (), scripts: bool = False) -> None:
         """Run `link_conda.py` over the packages; check its result and finish the records."""
         with _cache(self.store) as cache:
             result = _run_link_conda(
@@ -179,7 +279,7 @@ class _Work:
                     "prefix": str(self.prefix),
                     "cache": str(cache),
                     "platform": self.platform,
-                    "link_scripts": self.link_scripts,
+                    "link_scripts": scripts,
                     "again": sorted(again),
                     "packages": [_row(p) for p in self.foundation],
                 }
@@ -249,7 +349,7 @@ def _run_link_conda(request: dict[str, Any]) -> dict[str, Any]:
 @contextmanager
 def _cache(store: Store) -> Iterator[Path]:
     """Give rattler a cache of unpacked packages; one of its own where the store is read-only."""
-    cache = store.root / "conda"
+    cache = conda_cache(store)
     try:
         cache.mkdir(parents=True, exist_ok=True)
         (cache / ".writable").touch()

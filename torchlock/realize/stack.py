@@ -51,6 +51,11 @@ def install_stack(
         )  # fmt: skip
 
 
+def wheel_cache(store: Store) -> Path:
+    """Return where uv keeps the wheels it has unpacked."""
+    return store.root / "uv"
+
+
 def unfinished(site_packages: Path, wheels: Sequence[Package]) -> list[str]:
     """Return the names of wheels whose installation was broken off, as far as that shows here.
 
@@ -120,7 +125,7 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
     Both lie in the store, under one path for every run, by which uv recognises what it has
     unpacked already. A store that cannot be written gets temporary ones.
     """
-    directory, cache = store.root / "wheelhouse", store.root / "uv"
+    directory, cache = store.root / "wheelhouse", wheel_cache(store)
     scratch = None
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,9 +27,11 @@ from torchlock.realize.stack import (
     remove_from_stack,
     remove_leftovers,
     unfinished,
+    wheel_cache,
 )
 from torchlock.records import Records
 from torchlock.report import describe
+from torchlock.stamps import Reading, Stamps
 from torchlock.verify import Finding, Verdict, find_site, verify
 
 REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
@@ -65,6 +68,7 @@ def make_venv(
     """
     wheels = lock.wheels(host_platform())
     with alone(prefix, store):
+        stamps = read_stamps(store)
         marker = read_marker(prefix)
         goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
         if marker and marker.foundation != "venv":
@@ -76,8 +80,9 @@ def make_venv(
         damaged: list[str] = []
         if marker == goal and _works(prefix):
             say(f"checking {prefix}")
-            verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
+            verdict = _judge(prefix, records, stamps, say)
             if verdict.holds:
+                stamps.write()
                 return Made(prefix, installed=False, verdict=verdict)
             damaged = _damaged(verdict)
             if not damaged:  # nothing that installing could put right
@@ -89,6 +94,7 @@ def make_venv(
             wheels=wheels,
             records=records,
             store=store,
+            stamps=stamps,
             mirrors=mirrors,
             progress=progress,
             say=say,
@@ -97,9 +103,27 @@ def make_venv(
             remove_leftovers(find_site(prefix).site_packages)
         if not damaged:
             damaged = unfinished(find_site(prefix).site_packages, wheels)
-        verdict = _install_until_it_holds(prefix, wheels, records, store, damaged, say)
+        verdict = _install_until_it_holds(prefix, wheels, records, store, stamps, damaged, say)
         write_marker(prefix, goal)
+        stamps.write()
         return Made(prefix, installed=True, verdict=verdict)
+
+
+def conda_cache(store: Store) -> Path:
+    """Return where rattler keeps the conda packages it has unpacked."""
+    return store.root / "conda"
+
+
+def read_stamps(store: Store) -> Stamps:
+    """Return what is noted of the files that were read below `store` and in prefixes."""
+    return Stamps.read(store.root / "stamps.json")
+
+
+def _judge(prefix: Path, records: Records, stamps: Stamps, say: Callable[[str], None]) -> Verdict:
+    reading = Reading(stamps)
+    verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python", reading=reading)
+    say(f"installed files: {reading.told}")
+    return verdict
 
 
 def _build(
@@ -110,6 +134,7 @@ def _build(
     wheels: Sequence[Package],
     records: Records,
     store: Store,
+    stamps: Stamps,
     mirrors: Callable[[Sequence[Artifact]], Mirrors],
     progress: Progress,
     say: Callable[[str], None],
@@ -119,13 +144,18 @@ def _build(
     if marker is None:
         check_space(prefix, store, wheels, records)
         _check_writable(prefix)
-    fetch(wheels, store, mirrors=mirrors, progress=progress)
+    hashing = Reading(stamps)
+    fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
+    say(f"artifacts: {hashing.told}")
     gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
     write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
-    if interpreter:
-        say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
-        _make_interpreter(prefix, interpreter)
-    remove_from_stack(prefix / "bin" / "python", gone, store)
+    with ThreadPoolExecutor(1) as beside:
+        following = beside.submit(stamps.before_linking, wheel_cache(store))
+        if interpreter:
+            say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
+            _make_interpreter(prefix, interpreter)
+        remove_from_stack(prefix / "bin" / "python", gone, store)
+        following.result()
 
 
 def _install_until_it_holds(
@@ -133,6 +163,7 @@ def _install_until_it_holds(
     wheels: Sequence[Package],
     records: Records,
     store: Store,
+    stamps: Stamps,
     damaged: Sequence[str],
     say: Callable[[str], None],
 ) -> Verdict:
@@ -142,11 +173,12 @@ def _install_until_it_holds(
     """
     for _ in range(3):
         if damaged:
+            stamps.after_linking()  # uv forgets these: what it links now is another file
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
         install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python")
+        verdict = _judge(prefix, records, stamps, say)
         damaged = _damaged(verdict)
         if not _removed_bytecode(prefix, verdict) and not damaged:
             break
@@ -187,23 +219,26 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
     )
 
 
-def check_space(prefix: Path, store: Store, wheels: Sequence[Package], records: Records) -> None:
-    """Raise before anything is written when the disks cannot hold what is to come."""
+def check_space(
+    prefix: Path, store: Store, wheels: Sequence[Package], records: Records, *, conda: int = 0
+) -> None:
+    """Raise before anything is written when the disks cannot hold what is to come.
+
+    `conda` is what the conda packages, which are in the store, come to when unpacked, in bytes.
+    """
     sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
     download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
-    installed = sum(size for _, size in sizes.values())
+    unpacked = {wheel_cache(store): sum(size for _, size in sizes.values()),
+                conda_cache(store): conda}  # fmt: skip
     cache_disk, prefix_disk = _existing(store.root), _existing(prefix)
-    needs = {prefix_disk: installed}
-    if (store.root / "uv").exists() and cache_disk.stat().st_dev == prefix_disk.stat().st_dev:
-        needs = {prefix_disk: 0}  # unpacked already, and linked into place
-    elif cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
-        needs[cache_disk] = installed
-    needs[cache_disk] = needs.get(cache_disk, 0) + download
+    needs = {cache_disk: download + sum(n for cache, n in unpacked.items() if not cache.exists())}
+    if cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
+        needs[prefix_disk] = sum(unpacked.values())  # else what is unpacked is linked into place
     for place, need in needs.items():
         free = shutil.disk_usage(place).free
         if free < need + SPARE:
             raise TorchlockError(
-                f"no space for the stack on the disk of {place}: "
+                f"no space for the environment on the disk of {place}: "
                 f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
                 hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
             )

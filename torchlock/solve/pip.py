@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from email.parser import HeaderParser
-from pathlib import Path
 from typing import Any
 
 from packaging.requirements import Requirement
@@ -18,21 +14,15 @@ from packaging.tags import Tag, compatible_tags, cpython_tags
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from torchlock.errors import TorchlockError
+from torchlock.index import UnresolvedError, resolve
 from torchlock.lock import PYTHON_VERSION, Package, fits
 from torchlock.solve.request import RequestError
-from torchlock.uv import uv_command, uv_environment
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
 
 
 @dataclass(frozen=True)
 class Target:
-    """How uv and PEP 508 name a platform of the lock, and its platform tags, best first."""
+    """How PEP 508 names a platform of the lock, and its platform tags, best first."""
 
-    uv_platform: str
     markers: Mapping[str, str]
     platform_tags: tuple[str, ...]
 
@@ -63,17 +53,14 @@ _MACOS = {"sys_platform": "darwin", "platform_system": "Darwin"}
 
 TARGETS: Mapping[str, Target] = {
     "linux-64": Target(
-        "x86_64-manylinux_2_28",
         {**_COMMON_MARKERS, **_LINUX, "platform_machine": "x86_64"},
         _manylinux("x86_64"),
     ),
     "linux-aarch64": Target(
-        "aarch64-manylinux_2_28",
         {**_COMMON_MARKERS, **_LINUX, "platform_machine": "aarch64"},
         _manylinux("aarch64"),
     ),
     "osx-arm64": Target(
-        "aarch64-apple-darwin",
         {**_COMMON_MARKERS, **_MACOS, "platform_machine": "arm64"},
         tuple(f"macosx_{major}_0_{arch}" for major in (14, 13, 12, 11)
               for arch in ("arm64", "universal2")),
@@ -113,29 +100,14 @@ def _uv_compile(
     locked: Iterable[Package],
     upgrade: str | None,
 ) -> list[dict[str, Any]]:
-    with tempfile.TemporaryDirectory() as scratch:
-        source, output = Path(scratch, "requirements.in"), Path(scratch, "pylock.toml")
-        source.write_text("".join(f"{r}\n" for r in requirements))
-        preferences = _preferences(locked)
-        if preferences:  # uv prefers the versions of an output file that exists
-            output.write_text(preferences)
-        command = [
-            *uv_command(), "pip", "compile", str(source), "--output-file", str(output),
-            "--format", "pylock.toml", "--python-version", PYTHON_VERSION,
-            "--python-platform", TARGETS[platform].uv_platform,
-            "--only-binary", ":all:", "--no-sources", "--no-header", "--quiet",
-        ]  # fmt: skip
-        if upgrade:
-            command += ["--upgrade-package", upgrade]
-        done = subprocess.run(
-            command, env=uv_environment(index=True), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise RequestError(
-                f"the pip half for {platform} has no resolution:\n{done.stderr.strip()}",
-                hint="relax the requirements in environment.yml, or check the network and index",
-            )
-        return list(tomllib.loads(output.read_text())["packages"])
+    options = ["--upgrade-package", upgrade] if upgrade else []
+    try:
+        return resolve(map(str, requirements), platform, *options, preferences=_preferences(locked))
+    except UnresolvedError as error:
+        raise RequestError(
+            f"the pip half for {platform} has no resolution:\n{error.said}",
+            hint="relax the requirements in environment.yml, or check the network and index",
+        ) from None
 
 
 def _preferences(locked: Iterable[Package]) -> str:

@@ -6,18 +6,19 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
-from conda_lock.content_hash import compute_content_hashes
-from conda_lock.models.channel import Channel
-from conda_lock.models.lock_spec import LockSpecification, VersionedDependency
-from conda_lock.src_parser import make_lock_spec
-from conda_lock.virtual_package import default_virtual_package_repodata
 from packaging.requirements import InvalidRequirement, Requirement
 
 from torchlock.errors import TorchlockError
 from torchlock.lock import PLATFORMS
+
+# conda-lock takes half a second to import, and every verb gets here: it is imported when used.
+# ruff: noqa: PLC0415
+if TYPE_CHECKING:
+    from conda_lock.models.channel import Channel
+    from conda_lock.models.lock_spec import LockSpecification
 
 
 class RequestError(TorchlockError):
@@ -56,6 +57,9 @@ def read_request(path: Path) -> Request:
     Raises `RequestError` when it is absent, is not YAML, names an unknown platform, or has a
     pip requirement that is no index requirement (a URL or a path has no wheel to pin).
     """
+    from conda_lock.content_hash import compute_content_hashes
+    from conda_lock.virtual_package import default_virtual_package_repodata
+
     pip = tuple(_pip_requirements(_load(path), path.name))
     spec = _lock_spec(path)
     for platform in spec.platforms:
@@ -94,6 +98,8 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _lock_spec(path: Path) -> LockSpecification:
+    from conda_lock.src_parser import make_lock_spec
+
     # conda-lock wants its pip-to-conda name mapping, from the network by default. It matters
     # only for pip names used as conda names; every name here keeps its side, so none is needed.
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as mapping:
@@ -106,6 +112,8 @@ def _lock_spec(path: Path) -> LockSpecification:
 
 
 def _match_specs(spec: LockSpecification, platform: str) -> list[str]:
+    from conda_lock.models.lock_spec import VersionedDependency
+
     specs = []
     for dependency in spec.dependencies[platform]:
         if dependency.manager != "conda":
