@@ -18,7 +18,7 @@ import unicodedata
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Union
 
 from torchlock.errors import TorchlockError
@@ -53,6 +53,10 @@ class TreeConflictError(TorchlockError):
     """Two entries claim one path with different contents, or a file is also a directory."""
 
 
+_CONTROL = frozenset({"Cc", "Cs", "Zl", "Zp"})
+"""Unicode's categories of control characters, surrogates, line and paragraph separators."""
+
+
 def safe_relative_path(name: str) -> str:
     """Return `name` if it is a plain relative posix path that stays below its root.
 
@@ -63,8 +67,8 @@ def safe_relative_path(name: str) -> str:
     if (
         not name
         or "\\" in name
-        or any(unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp") for character in name)
-        or PurePosixPath(name).is_absolute()
+        # Printable names have no such character; the standard library looks at all at once.
+        or (not name.isprintable() and any(unicodedata.category(c) in _CONTROL for c in name))
         or any(part in ("", ".", "..") for part in parts)
         or parts[0].endswith(":")
     ):

@@ -6,6 +6,7 @@ Needs root, and from Debian: podman runc docker.io docker-cli containerd.
 import errno
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.test_image_render import World, world  # noqa: F401 - a fixture
+from tests.support.disks import read_only
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.oci.load import LoadError, load
 from torchlock.realize.image import render
@@ -41,6 +43,23 @@ def test_an_engine_that_refuses_is_quoted(
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     with pytest.raises(LoadError, match="docker could not load the image: daemon not running"):
         load(Layout(tmp_path / "out"), TAG, "docker")
+
+
+def test_a_temporary_directory_that_takes_no_link_is_named(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    render(world.source, tmp_path / "out", world.store, tag=TAG)
+    podman = tmp_path / "podman"
+    podman.write_text("#!/bin/sh\n")
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+    with read_only(tmp_path / "out") as temporary:
+        monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+        with pytest.raises(LoadError, match="Read-only file system") as refused:
+            load(Layout(tmp_path / "out"), TAG, "podman")
+    assert "TMPDIR=DIR invoke load" in refused.value.hint
 
 
 def test_a_missing_layer_is_named_before_an_engine_is_started(

@@ -1,5 +1,6 @@
 """The image's own files: which they are, and what its scripts do without a container."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -15,8 +16,12 @@ from torchlock.repository import this_repository
 def test_the_tools_are_what_git_tracks(tmp_path: Path):
     root = this_repository().root
     tracked = subprocess.run(
-        ["git", "ls-files", "validation", "torchlock/doctor",
-         "torchlock/__init__.py", "torchlock/errors.py"],
+        ["git", "ls-files", "validation", "torchlock/doctor", "conda-lock.yml",
+         "torchlock/__init__.py", "torchlock/errors.py", "torchlock/records/linux-64.*",
+         "torchlock/formats/__init__.py", "torchlock/formats/wheel.py",
+         *(f"torchlock/{name}.py" for name in (
+             "bytecode", "console", "files", "inside", "lock", "recompile", "records",
+             "repository", "selfcheck", "stamps", "tree", "verify"))],
         cwd=root, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert len(tracked) > 50
@@ -26,7 +31,7 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
     for stray in (
         "validation/.digest.py.swp", "validation/.#digest.py", "validation/certificate.json",
         "validation/digest.py~", "torchlock/doctor/core.1234", "torchlock/doctor/.env",
-        "validation/__pycache__/digest.cpython-311.pyc", "torchlock/verify.py",
+        "validation/__pycache__/digest.cpython-311.pyc", "torchlock/proof.py",
         "validation/.ipynb_checkpoints/digest-checkpoint.py", "validation/references/.avx2.json",
         "validation/references/avx2.json.orig",
     ):  # fmt: skip
@@ -36,8 +41,14 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
     assert {p for p in paths if p.startswith(TOOLS)} == {f"{TOOLS}/{p}" for p in tracked}
 
 
-@pytest.mark.parametrize("module", ["torchlock.doctor", "validation"])
-def test_the_tools_carry_all_they_import(tmp_path: Path, module: str):
+@pytest.mark.parametrize(
+    ("module", "given"),
+    [("torchlock.doctor", ()), ("validation", ()), ("torchlock.selfcheck", ("packaging", "yaml"))],
+)
+def test_the_tools_carry_all_they_import(tmp_path: Path, module: str, given: tuple[str, ...]):
+    """With nothing but the standard library and `given`, packages of the stack."""
+    for name in given:
+        (tmp_path / name).symlink_to(Path(importlib.import_module(name).__file__).parent)
     for item in contents_items(this_repository().root, ()):
         if item.member.path.startswith(f"{TOOLS}/") and isinstance(item.contents, bytes):
             path = tmp_path / item.member.path.removeprefix(f"{TOOLS}/")

@@ -3,19 +3,20 @@
 import base64
 import hashlib
 import json
-import shutil
 import socket
 import stat
 import subprocess
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
 
+from tests.support.registry import real_registry_in
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.oci import push as pushing
 from torchlock.oci.credentials import Credentials, credentials
@@ -30,6 +31,8 @@ TAG = "demo:1"
 def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
     monkeypatch.delenv("REGISTRY_AUTH_FILE", raising=False)
+    for variable in ("XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"):
+        monkeypatch.setenv(variable, str(tmp_path / "none"))
     made = Layout(tmp_path / "layout")
     made.prepare()
     layers = []
@@ -336,6 +339,34 @@ def test_logins_of_the_docker_configuration_are_used(
     check(layout, registry)
 
 
+@pytest.mark.parametrize("part", ["lab/demo", "lab", ""])
+def test_the_longest_entry_of_podmans_file_is_used(
+    layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str
+):
+    """An entry for a repository goes before that of its namespace, and this before its host's."""
+    registry.login = f"Basic {LOGIN}"
+    wrong = base64.b64encode(b"me:wrong").decode()
+    shorter = {"lab/demo": ["lab", ""], "lab": ["", "la", "lab/other"], "": ["other"]}[part]
+    names = dict.fromkeys(shorter, wrong) | {part: LOGIN}
+    auths = {f"{registry.name}/{n}".rstrip("/"): {"auth": entry} for n, entry in names.items()}
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": auths}))
+    monkeypatch.setenv("REGISTRY_AUTH_FILE", str(tmp_path / "auth.json"))
+    send(layout, registry)
+    check(layout, registry)
+
+
+@pytest.mark.parametrize("variable", ["XDG_RUNTIME_DIR", "XDG_CONFIG_HOME"])
+def test_podmans_file_is_found_where_podman_keeps_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout, variable: str
+):
+    monkeypatch.setenv(variable, str(tmp_path / "podman"))
+    (tmp_path / "podman" / "containers").mkdir(parents=True)
+    file = tmp_path / "podman" / "containers" / "auth.json"
+    file.write_text(json.dumps({"auths": {"registry.example/lab": {"auth": LOGIN}}}))
+    assert credentials("registry.example", "lab/demo") == Credentials("me", "secret")
+    assert credentials("registry.example", "labs/demo") is None
+
+
 def test_credential_helpers_are_asked(
     layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -430,29 +461,9 @@ def test_references_are_parsed():
 
 
 @pytest.fixture
-def real_registry(tmp_path: Path):
-    program = shutil.which("docker-registry")
-    if program is None:
-        pytest.skip("docker-registry is not installed")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    config = tmp_path / "registry.yml"
-    config.write_text(
-        f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {tmp_path}/registry}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{level: error}}\n"
-    )
-    process = subprocess.Popen(
-        [program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
-    for _ in range(100):
-        with socket.socket() as probe:
-            if probe.connect_ex(("127.0.0.1", port)) == 0:
-                break
-        time.sleep(0.1)
-    yield f"127.0.0.1:{port}"
-    process.terminate()
-    process.wait()
+def real_registry(tmp_path: Path) -> Iterator[str]:
+    with real_registry_in(tmp_path) as name:
+        yield name
 
 
 @pytest.mark.slow

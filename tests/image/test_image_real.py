@@ -1,11 +1,13 @@
 """The whole image: rendered from the lock, loaded by podman, and used as its users use it.
 
 Needs the 3 GB of wheels in the artifact store, Debian's packages, root, and from Debian:
-podman runc openssh-client chromium chromium-driver.
+podman runc docker-registry skopeo umoci nix-bin openssh-client chromium
+chromium-driver.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -22,10 +24,14 @@ from pathlib import Path
 import pytest
 
 from tests.image.image_making import check_recorded
+from tests.support.hosts import FACTS, assert_another, other_host
+from tests.support.registry import real_registry_in
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
+from torchlock.oci.push import parse_reference, push
 from torchlock.realize.image import (
     DEFAULT_TAG,
     PLATFORM,
@@ -33,6 +39,7 @@ from torchlock.realize.image import (
     ImageSource,
     render,
 )
+from torchlock.realize.image_wheels import SITE
 from torchlock.records import read_records
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import (
@@ -176,30 +183,66 @@ def other_python(tmp_path: Path) -> Path:
 
 
 def test_another_host_renders_the_same_digest(rendered: Rendered, tmp_path: Path):
+    """Another Python, clock, user, umask, locale, hash seed, zlib, and one core."""
+    (tmp_path / "scratch").mkdir()
+    host = other_host(tmp_path / "scratch")
     (tmp_path / "rootfs.json").write_text(rootfs_lock_text(rendered.source.rootfs))
     script = OTHER.format(
         repository=str(REPOSITORY.root), rootfs=str(tmp_path / "rootfs.json"),
         out=str(tmp_path / "out"), store=str(rendered.store.root),
     )  # fmt: skip
-    environment = {
-        **os.environ, "TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "7",
-        "SOURCE_DATE_EPOCH": "1", "PYTHONDONTWRITEBYTECODE": "1",
-    }  # fmt: skip
-    said = run("taskset", "-c", "0", other_python(tmp_path), "-c", script, env=environment)
-    assert said.split()[-1] == rendered.image.digest
-    assert "(3, 11)" not in said
+    said = run(*host.before, other_python(tmp_path), "-c", script + FACTS, env=host.environment)
+    version, digest, facts = said.rsplit(maxsplit=2)
+    assert digest == rendered.image.digest
+    assert_another(facts, zlib=True)
+    assert "(3, 11)" not in version
     shutil.rmtree(tmp_path / "out")
 
 
+def test_what_umoci_unpacks_has_the_recorded_tree_by_nix(rendered: Rendered, tmp_path: Path):
+    """Copied by skopeo, unpacked by umoci, hashed by Nix: nothing of ours looks at the files."""
+    copy = f"{tmp_path}/copy:t"
+    run("skopeo", "copy", "--quiet", f"oci:{rendered.out}:{DEFAULT_TAG}", f"oci:{copy}")
+    assert Layout(tmp_path / "copy").find("t")["digest"] == rendered.image.digest
+    run("umoci", "raw", "unpack", "--rootless", "--image", copy, tmp_path / "rootfs")
+    site = tmp_path / "rootfs" / SITE
+    for path in [*site.rglob("__pycache__")]:
+        shutil.rmtree(path)
+    for path in [p for n in INSTALLER_METADATA for p in site.glob(f"*.dist-info/{n}")]:
+        path.unlink()
+    said = run("nix", "--extra-experimental-features", "nix-command", "hash", "path", site)
+    assert said.strip() == read_records(REPOSITORY.records, PLATFORM).tree
+    for name in ("rootfs", "copy"):
+        shutil.rmtree(tmp_path / name)
+
+
 @pytest.fixture(scope="module")
-def loaded(rendered: Rendered) -> Iterator[str]:
+def loaded(rendered: Rendered, tmp_path_factory) -> Iterator[str]:
+    """The image as podman has it, pushed to a registry and pulled from there."""
     for program in ("podman", "/usr/sbin/runc", "ssh", "chromium", "chromedriver"):
         if not shutil.which(program):
             pytest.skip(f"{program} is not installed")
+    directory = tmp_path_factory.mktemp("registry")
+    with real_registry_in(directory) as registry:
+        name = f"{registry}/lab/torchlock:test"
+        pushed = push(Layout(rendered.out), DEFAULT_TAG, parse_reference(name))
+        assert pushed.digest == rendered.image.digest
+        run("podman", "pull", "--quiet", "--tls-verify=false", name)
+    shutil.rmtree(directory)
+    assert digest_of(name) == rendered.image.digest
+    yield name
+    subprocess.run(["podman", "rmi", "--force", name], check=False, capture_output=True)
+
+
+def digest_of(name: str) -> str:
+    return run("podman", "image", "inspect", "--format", "{{.Digest}}", name).strip()
+
+
+def test_the_layout_is_loaded_with_its_digest(rendered: Rendered, loaded: str):
     done = load(Layout(rendered.out), DEFAULT_TAG, "podman")
     assert done.digest_kept and done.digest == rendered.image.digest
-    yield done.name
-    subprocess.run(["podman", "rmi", "--force", done.name], check=False, capture_output=True)
+    run("podman", "untag", loaded, done.name)
+    assert digest_of(loaded) == rendered.image.digest
 
 
 def inside(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
@@ -254,11 +297,48 @@ hello
     assert "1\nTrue\nHello, world!" in said
 
 
-def test_validate_gives_the_recorded_digests_and_doctor_is_there(loaded: str):
-    said = inside(loaded, "validate", "--device", "cpu", "--only", "stack", "transformer")
+VALIDATE = ("validate", "--device", "cpu", "--json", "/out/certificate.json", "--only", "stack")
+
+
+def test_validate_gives_the_hosts_digests_and_doctor_is_there(loaded: str, tmp_path: Path):
+    """Lock, files and numbers; as `user` would run it, with nothing to write to but /tmp."""
+    tmp_path.chmod(0o777)
+    said = inside(
+        loaded, *VALIDATE, "transformer",
+        options=("--user", "1000", "--read-only", "--volume", f"{tmp_path}:/out"),
+    )  # fmt: skip
     assert "identical to the reference of class cpu x86-64 avx2" in " ".join(said.split())
-    if (REPOSITORY.root / "torchlock" / "doctor" / "__main__.py").exists():
-        assert "usage" in inside(loaded, "doctor", "--help")
+    certificate = json.loads((tmp_path / "certificate.json").read_text())
+    records = read_records(REPOSITORY.records, PLATFORM)
+    assert certificate["verdict"] == "holds"
+    assert certificate["lock"]["verdict"] == certificate["files"]["verdict"] == "holds"
+    assert certificate["lock"]["digest"] == read_lock(REPOSITORY.lock).digest
+    assert certificate["files"]["tree"] == records.tree
+    assert certificate["files"]["wheels"] == {w.name: w.tree for w in records.wheels.values()}
+    assert "byte code files are what their source compiles to" in certificate["files"]["evidence"]
+    assert "usage" in inside(loaded, "doctor", "--help")
+
+
+def test_validate_names_what_was_changed_in_the_container(loaded: str, tmp_path: Path):
+    # Two modules that no check imports: a comment more, and code under a header that still fits.
+    script = f"""
+set -eu
+cd /opt/torchlock/lib/python3.11/site-packages/torch/utils/benchmark/utils
+echo '# changed' >>timer.py
+printf X | dd of=__pycache__/compare.cpython-311.pyc bs=1 seek=44 conv=notrunc
+exec /opt/torchlock/libexec/entrypoint {" ".join(VALIDATE)}
+"""
+    done = subprocess.run(
+        [*RUN, "--rm", "--volume", f"{tmp_path}:/out", loaded, "bash", "-c", script],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr[-2000:]
+    below = "lib/python3.11/site-packages/torch/utils/benchmark/utils"
+    assert f"changed: {below}/timer.py" in done.stderr
+    assert f"{below}/__pycache__/compare.cpython-311.pyc: its code is not" in done.stderr
+    files = json.loads((tmp_path / "certificate.json").read_text())["files"]
+    assert files["verdict"] == "does not hold"
+    assert files["tree"] != read_records(REPOSITORY.records, PLATFORM).tree
 
 
 def test_the_first_notebook_runs_top_to_bottom(loaded: str):
@@ -456,6 +536,20 @@ def test_sigterm_ends_it_and_a_volume_keeps_the_host_key(loaded: str, keys: Path
     [
         ("--user", "12345:0", "--read-only", "--read-only-tmpfs=false"),
         ("--user", "1000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
+        (  # a restricted pod: any UID, a writable /tmp and an empty volume
+            "--user",
+            "1000660000:0",
+            "--read-only",
+            "--read-only-tmpfs=false",
+            "--cap-drop",
+            "ALL",
+            "--security-opt",
+            "no-new-privileges",
+            "--tmpfs",
+            "/tmp:mode=1777",
+            "--tmpfs",
+            "/workspace:mode=0777",
+        ),
     ],
 )
 def test_it_serves_unprivileged(loaded: str, options: tuple[str, ...]):

@@ -21,7 +21,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import IO, Literal
 
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
@@ -289,15 +289,18 @@ def _wheel_file(
 def _check_targets(path: Path, files: Iterable[WheelFile]) -> None:
     """Raise `WheelError` when two members would be installed to one place, or one below another."""
     targets = {(f.scheme, f.entry.path): f.member for f in files}
+    directories: dict[Scheme, set[str]] = {f.scheme: {""} for f in files}
     for file in files:
         other = targets[file.scheme, file.entry.path]
         if other != file.member:
             raise WheelError(f"{path.name}: {file.member} and {other} go to the same place")
-        for parent in PurePosixPath(file.entry.path).parents:
-            if (file.scheme, str(parent)) in targets:
-                raise WheelError(
-                    f"{path.name}: {targets[file.scheme, str(parent)]} is a file and a directory"
-                )
+        parent = file.entry.path.rpartition("/")[0]
+        while parent not in directories[file.scheme]:
+            directories[file.scheme].add(parent)
+            parent = parent.rpartition("/")[0]
+    for (scheme, target), member in targets.items():
+        if target in directories[scheme]:
+            raise WheelError(f"{path.name}: {member} is a file and a directory")
 
 
 @contextmanager

@@ -37,24 +37,22 @@ class RawMember:
     deflated: bool
 
 
-def raw_members(path: Path) -> dict[str, RawMember]:
-    """Return every file member of an archive by name, directories left out.
+def raw_members(path: Path, archive: zipfile.ZipFile) -> dict[str, RawMember]:
+    """Return every file member of the archive opened from `path`, directories left out.
 
     Raises `ZipStreamError` when the archive is damaged, encrypted, uses another method than
     stored or DEFLATE, names a member twice, or when a local header is absent, names another
     member, or lies in another member's data.
     """
+    infos = [info for info in archive.infolist() if not info.is_dir()]
     try:
-        with zipfile.ZipFile(path) as archive, path.open("rb") as raw:
-            infos = [info for info in archive.infolist() if not info.is_dir()]
+        with path.open("rb", buffering=0) as raw:
             members = [_raw_member(path, info, raw) for info in infos]
-            starts = [info.header_offset for info in infos]
-            end = archive.start_dir
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, NotImplementedError, EOFError) as error:
-        raise ZipStreamError(f"{path.name}: damaged archive ({error})") from None
     except OSError as error:
         raise ZipStreamError(f"{path.name}: cannot be read ({error.strerror})") from None
-    _check_disjoint(path, sorted(zip(starts, members, strict=True), key=lambda s: s[0]), end)
+    starts = (info.header_offset for info in infos)
+    placed = sorted(zip(starts, members, strict=True), key=lambda s: s[0])
+    _check_disjoint(path, placed, archive.start_dir)
     found = {member.name: member for member in members}
     if len(found) != len(members):
         raise ZipStreamError(f"{path.name}: a member's name occurs twice")
@@ -67,14 +65,14 @@ def _raw_member(path: Path, info: zipfile.ZipInfo, raw: IO[bytes]) -> RawMember:
         raise ZipStreamError(f"{where} is encrypted")
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise ZipStreamError(f"{where} is packed by method {info.compress_type}, not DEFLATE")
+    encoded = info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437")
     raw.seek(info.header_offset)
-    local = raw.read(_LOCAL.size)
+    local = raw.read(_LOCAL.size + len(encoded))
     if len(local) < _LOCAL.size or not local.startswith(b"PK\x03\x04"):
         raise ZipStreamError(f"{where} has no local header where the directory says")
-    _, _, flags, method, _, _, _, _, _, name_length, extra_length = _LOCAL.unpack(local)
-    name = raw.read(name_length)
-    encoded = info.orig_filename.encode("utf-8" if flags & 0x800 else "cp437")
-    if name != encoded or method != info.compress_type:
+    _, _, _, method, _, _, _, _, _, name_length, extra_length = _LOCAL.unpack_from(local)
+    name = local[_LOCAL.size :]
+    if name != encoded or name_length != len(encoded) or method != info.compress_type:
         raise ZipStreamError(f"{where}: the local header describes another member")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
     if not deflated and info.compress_size != info.file_size:

@@ -25,12 +25,13 @@ class Credentials:
     password: str
 
 
-def credentials(registry: str) -> Credentials | None:
-    """Return what the user's docker or podman configuration has for a registry, if anything.
+def credentials(registry: str, repository: str = "") -> Credentials | None:
+    """Return what the user's docker or podman configuration has for a repository, if anything.
 
     Looked up in `DOCKER_CONFIG` or `~/.docker`, then in podman's `auth.json`: a helper for the
-    registry, the inline entry, the default credential store. Raises `TorchlockError` when a
-    configuration cannot be read, or a helper that it names fails.
+    registry, the inline entry (of the repository, of the namespaces that it lies in, the longest
+    first, then of the registry; containers-auth.json(5)), the default credential store. Raises
+    `TorchlockError` when a configuration cannot be read, or a helper that it names fails.
     """
     for path in _files():
         try:
@@ -41,7 +42,7 @@ def credentials(registry: str) -> Credentials | None:
             raise TorchlockError(
                 f"{path} cannot be read ({error})", hint=f"docker login {registry}"
             ) from None
-        found = _from(_Configuration(path, content), registry)
+        found = _from(_Configuration(path, content), registry, repository)
         if found:
             return found
     return None
@@ -52,9 +53,13 @@ def _files() -> list[Path]:
     files = [docker / "config.json"]
     if os.environ.get("REGISTRY_AUTH_FILE"):
         files.append(Path(os.environ["REGISTRY_AUTH_FILE"]))
-    if os.environ.get("XDG_RUNTIME_DIR"):
-        files.append(Path(os.environ["XDG_RUNTIME_DIR"]) / "containers" / "auth.json")
-    return files
+    runtime = os.environ.get("XDG_RUNTIME_DIR")
+    if runtime:
+        files.append(Path(runtime) / "containers" / "auth.json")
+    elif hasattr(os, "getuid"):
+        files.append(Path("/run/containers") / str(os.getuid()) / "auth.json")
+    settings = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
+    return [*files, Path(settings) / "containers" / "auth.json"]
 
 
 @dataclass(frozen=True)
@@ -92,14 +97,21 @@ def _servers(registry: str) -> list[str]:
     return [*names, f"https://index.{domain}/v1/"]
 
 
-def _from(configuration: _Configuration, registry: str) -> Credentials | None:
+def _namespaces(registry: str, repository: str) -> list[str]:
+    """Return the keys for a repository and what it lies in, the longest first."""
+    parts = repository.split("/") if repository else []
+    return [f"{registry}/{'/'.join(parts[:count])}" for count in range(len(parts), 0, -1)]
+
+
+def _from(configuration: _Configuration, registry: str, repository: str) -> Credentials | None:
     helpers, auths = configuration.table("credHelpers"), configuration.table("auths")
     servers = _servers(registry)
     for name in servers:
         if helpers.get(name):
             return _ask(str(helpers[name]), name)
     listed = [name for name in servers if isinstance(auths.get(name), dict)]
-    for name in listed:
+    parts = [n for n in _namespaces(registry, repository) if isinstance(auths.get(n), dict)]
+    for name in (*parts, *listed):
         entry = auths[name]
         if entry.get("identitytoken"):
             return Credentials(TOKEN_USER, str(entry["identitytoken"]))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -93,6 +94,7 @@ class _Sink:
     inner: hashlib._Hash = field(default_factory=hashlib.sha256)
     size: int = 0
     pending: bytearray = field(default_factory=bytearray)
+    source: tuple[Path, IO[bytes]] | None = None
 
     def write(self, data: bytes) -> None:
         self.out.write(data)
@@ -101,39 +103,51 @@ class _Sink:
             self.outer.update(data)
 
     def plain(self, data: bytes) -> None:
-        self.pending += data
-        while len(self.pending) >= PACK:
-            self._pack(bytes(self.pending[:PACK]))
-            del self.pending[:PACK]
+        view = memoryview(data)
+        while len(self.pending) + len(view) >= PACK:
+            room = PACK - len(self.pending)
+            self.pending += view[:room]
+            self.flush()
+            view = view[room:]
+        self.pending += view
 
     def flush(self) -> None:
         if self.pending:
-            self._pack(bytes(self.pending))
+            if self.hashed:
+                self.inner.update(self.pending)
+            self.write(gzipped.packed_member(self.pending))
             self.pending.clear()
 
-    def _pack(self, data: bytes) -> None:
-        if self.hashed:
-            self.inner.update(data)
-        self.write(gzipped.packed_member(data))
-
     def stream(self, stream: Stream) -> None:
-        with stream.path.open("rb") as source:
-            source.seek(stream.offset)
-            if not stream.deflated:
-                self._pack_stored(source, stream)
-                return
-            self.flush()
-            self.write(gzipped.HEADER)
-            if self.hashed:
-                self._copy_checked(source, stream)
-            else:
-                self._copy(source, stream)
-            self.write(gzipped.trailer(stream.crc32, stream.size))
+        source = self._opened(stream.path)
+        source.seek(stream.offset)
+        if not stream.deflated:
+            self._pack_stored(source, stream)
+            return
+        self.flush()
+        self.write(gzipped.HEADER)
+        if self.hashed:
+            self._copy_checked(source, stream)
+        else:
+            self._copy(source, stream)
+        self.write(gzipped.trailer(stream.crc32, stream.size))
+
+    def _opened(self, path: Path) -> IO[bytes]:
+        """Return the file at `path`; a wheel's streams come one after the other."""
+        if self.source is None or self.source[0] != path:
+            self.close()
+            self.source = path, path.open("rb", buffering=0)
+        return self.source[1]
+
+    def close(self) -> None:
+        if self.source:
+            self.source[1].close()
+            self.source = None
 
     def _pack_stored(self, source: IO[bytes], stream: Stream) -> None:
         left, crc = stream.length, 0
         while left:
-            left -= len(chunk := _read(source, min(left, 4 * _READ), stream))
+            left -= len(chunk := _read(source, min(left, _READ), stream))
             crc = gzipped.crc32(chunk, crc)
             self.plain(chunk)
         if crc != stream.crc32:
@@ -144,7 +158,7 @@ class _Sink:
     def _copy(self, source: IO[bytes], stream: Stream) -> None:
         left = stream.length
         while left:
-            left -= len(chunk := _read(source, min(left, 4 * _READ), stream))
+            left -= len(chunk := _read(source, min(left, _READ), stream))
             self.write(chunk)
 
     def _copy_checked(self, source: IO[bytes], stream: Stream) -> None:
@@ -191,8 +205,8 @@ def write_layer(items: Iterable[Item], out: IO[bytes]) -> Blob:
     Every spliced stream is inflated on the way: size and CRC-32 have to be what its archive
     claims. Raises `LayerError` for damaged streams and for two entries with one path.
     """
-    sink = _Sink(out, hashed=True)
-    _write(items, sink)
+    with closing(_Sink(out, hashed=True)) as sink:
+        _write(items, sink)
     return Blob(f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}")
 
 
@@ -202,8 +216,8 @@ def copy_layer(items: Iterable[Item], out: IO[bytes], recorded: Blob) -> None:
     Sound only where the inputs were verified by their own sha256: those and the rules of this
     module imply the bytes. Raises `LayerError` when the size is not the recorded one.
     """
-    sink = _Sink(out, hashed=False)
-    _write(items, sink)
+    with closing(_Sink(out, hashed=False)) as sink:
+        _write(items, sink)
     if sink.size != recorded.size:
         raise LayerError(f"wrote {sink.size} bytes of a layer recorded with {recorded.size}")
 

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,9 +62,7 @@ def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
 
 
 def _podman(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
-    # Podman makes a name of the path, which may have letters that no name has, and keeps it.
-    link = Path("/tmp") / f"torchlock{uuid4().hex}"  # noqa: S108 - a name that nobody can guess
-    link.symlink_to(layout.root.resolve())
+    link = _plain_name(layout.root)
     try:
         image = _run(["podman", "pull", "--quiet", f"oci:{link}:{tag}"]).strip().splitlines()[-1]
     finally:
@@ -74,6 +73,23 @@ def _podman(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
             _run(["podman", "untag", image, name])
     digest = _run(["podman", "image", "inspect", "--format", "{{.Digest}}", tag]).strip()
     return Loaded("podman", f"localhost/{tag}", digest, digest == descriptor["digest"])
+
+
+def _plain_name(path: Path) -> Path:
+    """Return a link to `path` with a plain name of its own.
+
+    Podman makes an image's name of a path, which may have letters that no name has, and keeps it.
+    """
+    try:
+        link = Path(tempfile.gettempdir()) / f"torchlock{uuid4().hex}"
+        link.symlink_to(path.resolve())
+    except OSError as error:
+        raise LoadError(
+            "podman is given the layout under a plain name, and the temporary directory takes "
+            f"none ({error.strerror})",
+            hint="name one that can be written: TMPDIR=DIR invoke load",
+        ) from None
+    return link
 
 
 def _docker(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:

@@ -289,7 +289,7 @@ class _Push:
         return answer
 
     def _authorize(self, challenge: str, scope: str) -> None:
-        known = credentials(self.reference.registry)
+        known = credentials(self.reference.registry, self.reference.repository)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             if known is None or known.user == TOKEN_USER:  # Basic takes no identity token

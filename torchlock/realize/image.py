@@ -18,7 +18,6 @@ import json
 import os
 import shutil
 import tempfile
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -479,7 +478,7 @@ class _Render:
         known = self.known(planned)
         if planned.kind == "bytecode":
             wheels = self._paths(_wheels_of(planned))
-            return self._write(planned, compiled(self.compiler, _wheel_sources(wheels)))
+            return self._write(planned, compiled(self.compiler, wheel_sources(wheels)))
         if self.half and planned.kind == "conda":
             names = {p.name for p in planned.artifacts if isinstance(p, Package)}
             layer = CondaLayer(self.half, names)
@@ -520,12 +519,7 @@ class _Render:
 
     def _configuration(self, rootfs: Rootfs, compiler: Path) -> Iterator[Item]:
         yield from rootfs.configuration_items(self.source.rootfs)
-        standard_library = [
-            (path, source)
-            for path, source in sorted(rootfs.sources.items())
-            if path.startswith(f"usr/lib/python{PYTHON_VERSION}/") and "/lib2to3/tests/" not in path
-        ]
-        yield from compiled(compiler, standard_library)
+        yield from compiled(compiler, standard_library(rootfs))
 
     def _write(self, planned: Planned, items: Iterable[Item]) -> Blob:
         made: list[Blob] = []
@@ -598,13 +592,22 @@ def _compiler(debs: Sequence[Path]) -> Iterator[Path]:
         yield Path(directory)
 
 
-def _wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
+def standard_library(rootfs: Rootfs) -> list[tuple[str, bytes]]:
+    """Return the Python sources of the packages that `rootfs` saw, as (path, contents)."""
+    return [
+        (path, source)
+        for path, source in sorted(rootfs.sources.items())
+        if path.startswith(f"usr/lib/python{PYTHON_VERSION}/") and "/lib2to3/tests/" not in path
+    ]
+
+
+def wheel_sources(wheels: Iterable[Path]) -> Iterator[tuple[str, bytes]]:
     """Yield the Python sources of wheels as (path in the image, contents), each path once."""
     seen: set[str] = set()
     for path in wheels:
-        with read_wheel(path) as wheel, zipfile.ZipFile(path) as archive:
+        with read_wheel(path) as wheel:
             for file in wheel.files:
                 where = f"{SITE}/{file.entry.path}"
                 if file.scheme == "site" and where.endswith(".py") and where not in seen:
                     seen.add(where)
-                    yield where, archive.read(file.member)
+                    yield where, wheel.archive.read(file.member)

@@ -31,6 +31,22 @@ _PLACES = {
     "overrides.json": (f"{PREFIX}/share/jupyter/lab/settings/overrides.json", 0o644),
 }
 
+_SELFCHECK = (
+    "conda-lock.yml",
+    "torchlock/records/linux-64.json",
+    "torchlock/records/linux-64.files.xz",
+    "torchlock/formats/__init__.py",
+    "torchlock/formats/wheel.py",
+    *(
+        f"torchlock/{name}.py"
+        for name in (
+            "bytecode", "console", "files", "inside", "lock", "recompile", "records",
+            "repository", "selfcheck", "stamps", "tree", "verify",
+        )
+    ),
+)  # fmt: skip
+"""`torchlock.selfcheck`, what it imports, and what it judges by."""
+
 _PIP = """#!/bin/sh
 # pip from Debian's own wheel, for the stack's environment.
 for wheel in /usr/share/python-wheels/pip-*.whl; do
@@ -89,12 +105,17 @@ def _places_of_the_user() -> Iterator[Item]:
 
 
 def _tools(repository: Path) -> Iterator[Item]:
-    """Carry `validation` and `torchlock.doctor`, which need the standard library only."""
+    """Carry `validation` and `torchlock.doctor`, which need the standard library only.
+
+    And `torchlock.selfcheck`, which needs packages of the stack too, with the lock and the
+    recorded trees that it judges by.
+    """
     found = [repository / "torchlock" / name for name in ("__init__.py", "errors.py")]
     for pattern in (
         "validation/**/*.py",
         "validation/references/*.json",
         "torchlock/doctor/**/*.py",
+        *_SELFCHECK,
     ):
         found += repository.glob(pattern)
     for path in found:

@@ -62,8 +62,8 @@ def _identity(item: Item) -> object:
 
 def wheel_items(path: Path) -> Iterator[Item]:
     """Yield the entries that an installed wheel consists of, in archive order."""
-    members = raw_members(path)
     with read_wheel(path) as wheel:
+        members = raw_members(path, wheel.archive)
         record: list[tuple[str, str, str]] = []
         for file in wheel.files:
             if _written_by_installers(file, wheel.dist_info):

@@ -261,16 +261,20 @@ def merged(path: str) -> str:
     return f"usr/{path}" if top in MERGED and path != top else path
 
 
+def _any_of(patterns: Iterable[str]) -> re.Pattern[str]:
+    """Return dpkg's path patterns as one regular expression; `*` also matches `/`."""
+    return re.compile("|".join(re.escape(p).replace(r"\*", ".*") for p in patterns))
+
+
+_EXCLUDED, _INCLUDED = _any_of(EXCLUDED), _any_of(INCLUDED)
+
+
 def _excluded(path: str, directory: bool) -> bool:
-    if any(_matches(path, pattern) for pattern in INCLUDED):
+    if _INCLUDED.fullmatch(path):
         return False
     if directory and path.startswith("usr/share/doc/"):
         return True  # made as a parent where a copyright file is kept
-    return any(_matches(path, pattern) for pattern in EXCLUDED)
-
-
-def _matches(path: str, pattern: str) -> bool:
-    return re.fullmatch(re.escape(pattern).replace(r"\*", ".*"), path) is not None
+    return _EXCLUDED.fullmatch(path) is not None
 
 
 def _lines(text: bytes) -> list[str]:

@@ -1,0 +1,150 @@
+"""`invoke validate` from inside an environment that holds the stack and nothing of the tool.
+
+For the image (`python -m torchlock.selfcheck`) and for Nix; arguments are those of `python -m
+validation`. Imports what the standard library and the locked wheels offer. Lock and recorded
+trees are those that lie beside this package: whoever can change the environment can change them
+too, so what vouches for them is the image's manifest digest, or the store path.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import validation.__main__
+from torchlock.errors import NOT_JUDGED, TorchlockError
+from torchlock.inside import environment_inside
+from torchlock.lock import PYTHON_VERSION, Lock, read_lock
+from torchlock.records import Records, check_records, read_records
+from torchlock.repository import Repository, this_repository
+from torchlock.verify import Verdict, find_site, verify
+
+PLATFORM = "linux-64"
+
+
+@dataclass(frozen=True)
+class Environment:
+    """Where the stack is and what carries it.
+
+    `compiler` is the interpreter that made the byte code, where that is known: it is then
+    compared with what its source compiles to, and elsewhere judged by its header.
+    """
+
+    prefix: Path
+    foundation: str
+    compiler: Path | None = None
+
+
+def image_environment() -> Environment:
+    """Return the environment of the running Python in an image: its byte code was made by it."""
+    prefix = Path(sys.prefix)
+    foundation = "conda" if (prefix / "conda-meta").is_dir() else "debian"
+    return Environment(prefix, foundation, Path(sys.executable))
+
+
+def run(environment: Environment, arguments: Sequence[str]) -> int:
+    """Judge lock and files, then run `validation`; return its exit code."""
+    validation.__main__.parser().parse_args(arguments)  # before minutes are spent
+    repository = this_repository()
+    try:
+        told, verdict = context(repository, environment)
+        for finding in verdict.findings[:10]:
+            _say(f"  {finding.kind}: {finding.path}: {finding.detail}")
+        with tempfile.TemporaryDirectory() as scratch:
+            path = Path(scratch, "context.json")
+            path.write_text(json.dumps(told))
+            command = [
+                sys.executable, "-B", str(repository.root / "validation"),
+                *arguments, "--context", str(path),
+            ]  # fmt: skip
+            return subprocess.run(
+                command, env=environment_inside(os.environ), check=False
+            ).returncode
+    except TorchlockError as error:
+        _say(f"error: {error}")
+        return error.code
+    except OSError as error:
+        _say(f"error: {error.filename or 'validation'}: {error.strerror or error}")
+        return NOT_JUDGED
+
+
+def context(repository: Repository, environment: Environment) -> tuple[dict[str, Any], Verdict]:
+    """Return what `validation` is told of lock and files, and the verdict on the files.
+
+    Raises `TorchlockError` when the recorded trees are not those of the lock.
+    """
+    lock = read_lock(repository.lock)
+    records = read_records(repository.records, PLATFORM)
+    check_records(records, lock.wheels(PLATFORM))
+    listed = _listed_by_conda(environment.prefix)
+    _say(f"checking the files of {environment.prefix}")
+    verdict = verify(
+        find_site(environment.prefix),
+        records,
+        explained=listed.__contains__,
+        python=environment.compiler,
+    )
+    told = {
+        "lock": _lock_part(lock),
+        "files": _files_part(verdict, records, environment, bool(listed)),
+        "foundation": environment.foundation,
+    }
+    return told, verdict
+
+
+def _listed_by_conda(prefix: Path) -> frozenset[str]:
+    """Return the paths in site-packages that a conda prefix's own records name."""
+    below = f"lib/python{PYTHON_VERSION}/site-packages/"
+    found: set[str] = set()
+    for record in (prefix / "conda-meta").glob("*.json"):
+        try:
+            paths = json.loads(record.read_bytes())["files"]
+            found.update(p.removeprefix(below) for p in paths if p.startswith(below))
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise TorchlockError(f"{record} cannot be read ({error})") from None
+    return frozenset(found)
+
+
+def _lock_part(lock: Lock) -> dict[str, str]:
+    evidence = f"{lock.digest}; the recorded trees are those of its wheels"
+    return {"digest": lock.digest, "verdict": "holds", "evidence": evidence}
+
+
+def _files_part(
+    verdict: Verdict, records: Records, environment: Environment, on_conda: bool
+) -> dict[str, Any]:
+    if verdict.findings:
+        first = verdict.findings[0]
+        outcome = "does not hold"
+        said = f"{len(verdict.findings)} findings, the first: {first.kind}: {first.path}"
+    else:
+        outcome = "holds"
+        code = "are what their source compiles to" if environment.compiler else "match by header"
+        said = (
+            f"{verdict.files} files of {len(records.wheels)} wheels, "
+            f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; "
+            f"{verdict.bytecode} byte code files {code}"
+        )
+    if on_conda:
+        said += "; the files of conda packages are not compared here"
+    return {
+        "verdict": outcome,
+        "tree": verdict.tree,
+        "wheels": dict(verdict.trees),
+        "evidence": said,
+    }
+
+
+def _say(message: str) -> None:
+    print(message, file=sys.stderr, flush=True)  # noqa: T201
+
+
+if __name__ == "__main__":
+    sys.exit(run(image_environment(), sys.argv[1:]))
