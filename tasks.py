@@ -36,13 +36,9 @@ from torchlock.proof import Realization, find_realization
 from torchlock.proof import validate as run_validation
 from torchlock.pylock import PLATFORM
 from torchlock.realize.foundation import choose_foundation
-from torchlock.realize.image import (
-    DEFAULT_TAG,
-    image_digest,
-    image_source,
-    record_layers,
-    render,
-)
+from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image_documents import image_digest
+from torchlock.realize.image_plan import image_source, record_layers
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import read_marker
 from torchlock.realize.prefix import MadePrefix, make_prefix

@@ -31,14 +31,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from torchlock.artifacts import Store, default_store
 from torchlock.oci.layout import Layout
-from torchlock.realize.image import (
-    ImageSource,
-    image_source,
-    render,
-    standard_library,
-    wheel_sources,
-)
+from torchlock.realize.image import render, standard_library, wheel_sources
 from torchlock.realize.image_bytecode import compiled, compiler_packages, unpack_compiler
+from torchlock.realize.image_plan import ImageSource, image_source
 from torchlock.repository import this_repository
 from torchlock.rootfs.convert import Rootfs
 

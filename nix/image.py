@@ -17,7 +17,8 @@ from typing import Any
 
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
-from torchlock.realize.image import ImageSource, image_source, render
+from torchlock.realize.image import render
+from torchlock.realize.image_plan import ImageSource, image_source
 from torchlock.repository import Repository
 
 

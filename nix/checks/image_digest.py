@@ -6,7 +6,9 @@ from pathlib import Path
 from torchlock.artifacts import sha256_of
 from torchlock.errors import TorchlockError
 from torchlock.oci.layout import Layout
-from torchlock.realize.image import DEFAULT_TAG, image_digest, image_source
+from torchlock.realize.image import DEFAULT_TAG
+from torchlock.realize.image_documents import image_digest
+from torchlock.realize.image_plan import image_source
 from torchlock.repository import Repository
 
 source, root = map(Path, sys.argv[1:])

@@ -35,18 +35,11 @@ from torchlock.lock import Lock, Package
 from torchlock.oci.layer import Blob, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.realize.foundation import LockedConda
-from torchlock.realize.image import (
-    DEFAULT_TAG,
-    Image,
-    ImageSource,
-    image_digest,
-    plan,
-    record_layers,
-    recorded_layers,
-    render,
-)
+from torchlock.realize.image import DEFAULT_TAG, render
 from torchlock.realize.image_bytecode import PACKAGES
 from torchlock.realize.image_conda import CondaLayer, conda_half
+from torchlock.realize.image_documents import Image, image_digest
+from torchlock.realize.image_plan import ImageSource, plan, record_layers, recorded_layers
 from torchlock.recompile import differing
 from torchlock.repository import Repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock

@@ -23,7 +23,9 @@ from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import Lock, read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
-from torchlock.realize.image import PLATFORM, Image, ImageSource, plan, recorded_layers, render
+from torchlock.realize.image import render
+from torchlock.realize.image_documents import Image
+from torchlock.realize.image_plan import PLATFORM, ImageSource, plan, recorded_layers
 from torchlock.recompile import differing
 from torchlock.records import read_records
 from torchlock.rootfs.lock import RootfsLockError, fetch_debs, make_rootfs_lock, read_rootfs_lock

@@ -14,7 +14,8 @@ import zipfile
 from dataclasses import replace
 from pathlib import Path
 
-from torchlock.realize.image import Image, ImageSource, image_digest, plan, recorded_layers
+from torchlock.realize.image_documents import Image, image_digest
+from torchlock.realize.image_plan import ImageSource, plan, recorded_layers
 from torchlock.rootfs.lock import RootfsLock
 
 

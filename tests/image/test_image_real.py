@@ -32,13 +32,9 @@ from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
 from torchlock.oci.push import parse_reference, push
-from torchlock.realize.image import (
-    DEFAULT_TAG,
-    PLATFORM,
-    Image,
-    ImageSource,
-    render,
-)
+from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image_documents import Image
+from torchlock.realize.image_plan import PLATFORM, ImageSource
 from torchlock.realize.image_wheels import SITE
 from torchlock.records import read_records
 from torchlock.repository import this_repository
@@ -133,7 +129,8 @@ os.umask(0o077)
 sys.path.insert(0, {repository!r})
 from torchlock.artifacts import Store
 from torchlock.lock import read_lock
-from torchlock.realize.image import ImageSource, PLATFORM, render
+from torchlock.realize.image import render
+from torchlock.realize.image_plan import ImageSource, PLATFORM
 from torchlock.records import read_records
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import read_rootfs_lock

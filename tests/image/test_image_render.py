@@ -19,8 +19,10 @@ from torchlock.lock import Lock, Package
 from torchlock.oci import layer
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.realize import image, image_bytecode
-from torchlock.realize.image import DEFAULT_TAG, ImageSource, image_digest, plan, render
+from torchlock.realize.image import DEFAULT_TAG, render
 from torchlock.realize.image_bytecode import BytecodeError
+from torchlock.realize.image_documents import image_digest
+from torchlock.realize.image_plan import BIG, ImageSource, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
@@ -207,7 +209,7 @@ def test_a_changed_wheel_changes_its_own_layers_alone(world: World, tmp_path: Pa
 
 def test_big_wheels_have_layers_of_their_own(world: World):
     sizes = dict.fromkeys((w.sha256 for w in world.source.wheels), 1000)
-    sizes[world.source.wheels[1].sha256] = image.BIG
+    sizes[world.source.wheels[1].sha256] = BIG
     titles = [p.title for p in plan(replace(world.source, sizes=sizes))]
     assert "beta 1.0" in titles
     assert not any("alpha 1.0" in title for title in titles)

@@ -3,36 +3,25 @@
 No engine, no root, no chroot, nothing executed but the pinned compiler for byte code. The
 manifest's digest is a function of the lock, the rootfs lock, and this repository's rules and
 files (their layer formats are counted by `image_records.FORMAT`).
-
-Layer plan, lowest first: the system's packages, its toolchain, its configuration; on the
-foundation conda, that half of the lock in groups; each big wheel by itself; the other wheels in
-groups chosen by a hash of their names, so that a changed package changes one group; byte code in
-groups of the same kind; the image's own files. Layers of Debian's packages and of wheels are the
-same on either foundation.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
-from functools import cached_property
-from io import BytesIO
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch, sha256_of
-from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.errors import DoesNotHold
 from torchlock.formats.wheel import read_wheel
-from torchlock.lock import PYTHON_VERSION, Lock, Package, read_lock
+from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
-from torchlock.oci.layout import Document, Layout, image_config, image_manifest, referrer_manifest
+from torchlock.oci.layout import Layout
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -42,300 +31,15 @@ from torchlock.realize.image_bytecode import (
     compiler_packages,
     unpack_compiler,
 )
-from torchlock.realize.image_conda import (
-    CondaHalf,
-    CondaLayer,
-    conda_half,
-    python_packages,
-    rules_of,
-)
-from torchlock.realize.image_contents import (
-    TOOLS,
-    conda_environment,
-    contents_items,
-    debian_environment,
-)
-from torchlock.realize.image_records import (
-    FORMAT,
-    LayerCache,
-    LayerRecords,
-    read_layer_records,
-    records_path,
-    write_layer_records,
-)
-from torchlock.realize.image_sbom import sbom
-from torchlock.realize.image_wheels import PREFIX, SITE, wheels_items
-from torchlock.records import read_records
-from torchlock.repository import Repository
+from torchlock.realize.image_conda import CondaHalf, CondaLayer, conda_half
+from torchlock.realize.image_documents import Image, contents_layer, documents_of
+from torchlock.realize.image_plan import PLATFORM, ImageSource, Planned, plan, recorded_layers
+from torchlock.realize.image_records import LayerCache
+from torchlock.realize.image_wheels import SITE, wheels_items
 from torchlock.rootfs.convert import Rootfs
-from torchlock.rootfs.lock import LAYERS, RootfsLock, fetch_debs, read_rootfs_lock
+from torchlock.rootfs.lock import LAYERS, fetch_debs
 
-PLATFORM = "linux-64"
 DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
-
-BIG = 20_000_000
-"""Wheels of at least so many bytes have a layer of their own."""
-
-GROUPS = 5
-BYTECODE_GROUPS = 3
-CONDA_GROUPS = 3
-
-FOUNDATIONS = ("debian", "conda")
-"""Whose Python runs the stack: Debian's own, or that of the lock's conda half."""
-
-DRIVER_FLOOR = "525.60.13"
-"""The oldest NVIDIA driver for CUDA 12, by minor-version compatibility."""
-
-Kind = Literal["rootfs", "conda", "wheels", "bytecode"]
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A layer to be: its title, what makes it, and the artifacts it is made from."""
-
-    title: str
-    kind: Kind
-    artifacts: tuple[Artifact, ...]
-    part: str = ""
-
-    @cached_property
-    def key(self) -> str:
-        """What decides the layer's bytes, as sha256 hex: format, kind and inputs."""
-        inputs = [FORMAT, self.kind, self.part, [a.sha256 for a in self.artifacts]]
-        return hashlib.sha256(json.dumps(inputs).encode()).hexdigest()
-
-
-@dataclass(frozen=True)
-class ImageSource:
-    """All that an image is made from.
-
-    `sizes` gives the size of each wheel by sha256, as recorded from the verified wheels.
-    """
-
-    repository: Repository
-    lock: Lock
-    rootfs: RootfsLock
-    sizes: Mapping[str, int]
-    foundation: str = "debian"
-
-    @cached_property
-    def wheels(self) -> tuple[Package, ...]:
-        """The stack."""
-        return self.lock.wheels(PLATFORM)
-
-    @cached_property
-    def conda(self) -> tuple[Package, ...]:
-        """The conda packages, none unless they are the foundation."""
-        return self.lock.conda_packages(PLATFORM) if self.foundation == "conda" else ()
-
-
-def image_source(repository: Repository, foundation: str = "debian") -> ImageSource:
-    """Read what an image is made from. Raises `TorchlockError` for an unknown foundation."""
-    if foundation not in FOUNDATIONS:
-        raise TorchlockError(
-            f"an image has no foundation {foundation!r}",
-            hint=f"invoke image --foundation {'|'.join(FOUNDATIONS)}",
-        )
-    records = read_records(repository.records, PLATFORM)
-    sizes = {wheel.wheel: wheel.wheel_size for wheel in records.wheels.values()}
-    lock = read_lock(repository.lock)
-    return ImageSource(repository, lock, read_rootfs_lock(), sizes, foundation)
-
-
-@dataclass(frozen=True)
-class Image:
-    """A planned image whose layers are known: its documents."""
-
-    manifest: Document
-    config: Document
-    layers: tuple[tuple[str, Blob], ...]
-    documents: tuple[Document, ...]
-    referrer: Document
-
-    @property
-    def digest(self) -> str:
-        """The manifest's digest."""
-        return self.manifest.digest
-
-
-def plan(source: ImageSource) -> list[Planned]:
-    """Return the layers of an image, lowest first, without the image's own files."""
-    rootfs = source.rootfs
-    layers = [
-        Planned("Debian: system", "rootfs", rootfs.layer("system"), "system"),
-        Planned("Debian: toolchain", "rootfs", rootfs.layer("toolchain"), "toolchain"),
-        Planned(
-            "Debian: configuration", "rootfs", rootfs.packages, f"configuration {rootfs.digest}"
-        ),
-        *_conda_layers(source),
-    ]
-    big = [w for w in source.wheels if _size(source, w) >= BIG]
-    rest = [w for w in source.wheels if _size(source, w) < BIG]
-    layers += [Planned(w.label, "wheels", (w,)) for w in sorted(big, key=lambda w: w.name)]
-    for number, group in _groups(rest, GROUPS):
-        layers.append(Planned(f"wheels, group {number}", "wheels", group))
-    compiler = _compiler_artifacts(source)
-    layers.append(Planned("byte code of the big wheels", "bytecode", (*compiler, *big)))
-    for number, group in _groups(rest, BYTECODE_GROUPS):
-        layers.append(Planned(f"byte code, group {number}", "bytecode", (*compiler, *group)))
-    return layers
-
-
-def _conda_layers(source: ImageSource) -> Iterator[Planned]:
-    rules = rules_of(source.conda, source.wheels)
-    for number, group in _groups(source.conda, CONDA_GROUPS):
-        yield Planned(f"conda packages, group {number}", "conda", group, rules)
-
-
-def _compiler_artifacts(source: ImageSource) -> tuple[Artifact, ...]:
-    """Return what decides the byte code: the interpreter that will run it."""
-    if source.foundation == "conda":
-        return python_packages(source.conda)
-    return compiler_packages(source.rootfs)
-
-
-def _size(source: ImageSource, wheel: Package) -> int:
-    try:
-        return source.sizes[wheel.sha256]
-    except KeyError:
-        raise TorchlockError(
-            f"the size of {wheel.label} is not recorded", hint="invoke record"
-        ) from None
-
-
-def _groups(wheels: Iterable[Package], count: int) -> Iterator[tuple[int, tuple[Package, ...]]]:
-    groups: dict[int, list[Package]] = {}
-    for wheel in sorted(wheels, key=lambda w: w.name):
-        number = int(hashlib.sha256(wheel.name.encode()).hexdigest(), 16) % count
-        groups.setdefault(number, []).append(wheel)
-    for number in sorted(groups):
-        yield number + 1, tuple(groups[number])
-
-
-def recorded_layers(source: ImageSource) -> LayerRecords:
-    """Return the layers recorded in the repository."""
-    return read_layer_records(records_path(source.repository.records, PLATFORM))
-
-
-def record_layers(source: ImageSource, layers: Mapping[str, tuple[str, Blob]]) -> None:
-    """Record the layers that `render` returned, in place of those recorded before.
-
-    What is recorded of the same locks' image on another foundation stays.
-    """
-    kept: dict[str, tuple[str, Blob]] = {}
-    for foundation in FOUNDATIONS:
-        if foundation != source.foundation:
-            kept |= _recorded(replace(source, foundation=foundation))
-    write_layer_records(records_path(source.repository.records, PLATFORM), {**kept, **layers})
-
-
-def _recorded(source: ImageSource) -> dict[str, tuple[str, Blob]]:
-    known = recorded_layers(source).layers
-    try:
-        return {p.key: (p.title, known[p.key]) for p in plan(source) if p.key in known}
-    except TorchlockError:  # the locks give no image on this foundation
-        return {}
-
-
-def image_digest(source: ImageSource) -> str:
-    """Return the manifest digest that the locks must give, from recorded layers alone.
-
-    Raises `TorchlockError` when a layer is not recorded.
-    """
-    known = recorded_layers(source).layers
-    layers = []
-    for planned in plan(source):
-        if planned.key not in known:
-            raise TorchlockError(
-                f"the layer {planned.title!r} is not recorded for these locks, so the digest of "
-                f"the image on {source.foundation} cannot be told",
-                hint="render the image once and record its layers: invoke image "
-                f"--foundation {source.foundation} --record",
-            )
-        layers.append((planned.title, known[planned.key]))
-    return _image(source, layers, _contents(source)[1]).digest
-
-
-def _contents(source: ImageSource) -> tuple[bytes, Blob]:
-    out = BytesIO()
-    on_conda = source.foundation == "conda"
-    environment = conda_environment() if on_conda else debian_environment(source.rootfs)
-    blob = write_layer(contents_items(source.repository.root, environment), out)
-    return out.getvalue(), blob
-
-
-def _image(source: ImageSource, layers: Sequence[tuple[str, Blob]], contents: Blob) -> Image:
-    everything = (*layers, ("torchlock: entry point, notebook, checks", contents))
-    annotations = _annotations(source)
-    config = image_config(
-        created=source.rootfs.date,
-        architecture="amd64",
-        run={**_run(), "Labels": {**annotations, **_labels(source)}},
-        layers=everything,
-    )
-    manifest = image_manifest(config, everything, annotations)
-    materials = sbom("torchlock", source.wheels, source.conda, source.rootfs)
-    referrer, empty = referrer_manifest(manifest, materials)
-    return Image(
-        manifest, config, everything, (config, materials, empty, manifest, referrer), referrer
-    )
-
-
-def _version(source: ImageSource, name: str) -> str:
-    return next((w.version for w in source.wheels if w.name == name), "")
-
-
-def _annotations(source: ImageSource) -> dict[str, str]:
-    torch = _version(source, "torch")
-    return {
-        "org.opencontainers.image.title": "torchlock",
-        "org.opencontainers.image.description": f"PyTorch {torch} with CUDA, locked",
-        "org.opencontainers.image.version": torch,
-        "org.opencontainers.image.created": source.rootfs.date,
-        # The lock is what this image is a revision of; a commit would change with every comment.
-        "org.opencontainers.image.revision": source.lock.digest,
-        "org.opencontainers.image.licenses": "Apache-2.0 AND BSD-3-Clause AND LicenseRef-NVIDIA",
-        "org.opencontainers.image.base.name": f"debian:{source.rootfs.codename}",
-    }
-
-
-def _labels(source: ImageSource) -> dict[str, str]:
-    return {
-        "torchlock.lock": source.lock.digest,
-        "torchlock.rootfs": source.rootfs.digest,
-        "torchlock.format": str(FORMAT),
-        "torchlock.foundation": source.foundation,
-        "torchlock.cuda": _version(source, "nvidia-cuda-runtime-cu12"),
-        "torchlock.driver.minimum": DRIVER_FLOOR,
-    }
-
-
-def _run() -> dict[str, object]:
-    system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-    return {
-        "Env": [
-            f"PATH=/{PREFIX}/bin:{system}",
-            "LANG=C.UTF-8",
-            "SHELL=/bin/bash",
-            f"TORCHLOCK_TOOLS=/{TOOLS}",
-            "NVIDIA_VISIBLE_DEVICES=all",
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility",
-            # CUDA 12.0 came with driver branch 525, the floor of every CUDA 12 runtime.
-            "NVIDIA_REQUIRE_CUDA=cuda>=12.0",
-        ],
-        "Entrypoint": ["/usr/bin/tini", "-g", "--", f"/{PREFIX}/libexec/entrypoint"],
-        "Cmd": ["serve"],
-        "WorkingDir": "/workspace",
-        "ExposedPorts": {"22/tcp": {}, "8888/tcp": {}},
-        "StopSignal": "SIGTERM",
-        "Healthcheck": {
-            "Test": ["CMD", f"/{PREFIX}/libexec/health"],
-            "Interval": 30_000_000_000,
-            "Timeout": 10_000_000_000,
-            "StartPeriod": 60_000_000_000,
-            "Retries": 3,
-        },
-    }
 
 
 def render(
@@ -362,10 +66,10 @@ def render(
     with layout.alone():
         job = _Render(source, layout, store, verify, mirrors, progress, say)
         layers = job.run()
-        content, blob = _contents(source)
+        content, blob = contents_layer(source)
         if not layout.has(blob.digest, blob.size):
             layout.add(lambda stream: _write_all(stream, content, blob.digest))
-        image = _image(source, [(p.title, layers[p.key]) for p in job.planned], blob)
+        image = documents_of(source, [(p.title, layers[p.key]) for p in job.planned], blob)
         for made in image.documents:
             layout.add_document(made)
         layout.publish(tag, image.manifest, [image.referrer])

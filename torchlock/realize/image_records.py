@@ -28,7 +28,7 @@ changes, so does this number, and with it every key."""
 
 @dataclass(frozen=True)
 class LayerRecords:
-    """Known layers by key; see `torchlock.realize.image` for what a key is made of."""
+    """Known layers by key; see `image_plan.Planned` for what a key is made of."""
 
     layers: Mapping[str, Blob]
 
