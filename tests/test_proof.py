@@ -15,7 +15,7 @@ HASH = "4gyqbkrrlji6ssd707q8fn5igdqxjgyk"
 @pytest.fixture
 def store(tmp_path: Path) -> Path:
     """A Nix store at another place than /nix/store, with an environment that has a torch."""
-    path = tmp_path / "elsewhere"
+    path = tmp_path / "elsewhere" / "store"
     (path / f"{HASH}-torchlock-environment/lib/python3.11/site-packages/torch").mkdir(parents=True)
     return path
 
@@ -63,6 +63,12 @@ def test_another_venv_is_not_taken_for_one_of_nix(tmp_path, monkeypatch):
     named = find_realization(tmp_path)
     assert named is not None
     assert named.foundation == "venv"
+
+
+def test_a_directory_named_like_a_store_path_elsewhere_is_no_store(tmp_path):
+    place = tmp_path / f"{HASH}-work" / "env"
+    (place / "lib/python3.11/site-packages").mkdir(parents=True)
+    assert find_realization(place).foundation == "venv"
 
 
 def test_a_store_path_that_is_no_environment_says_which_is(store):

@@ -1,5 +1,6 @@
 """What an environment without the tool says of its own lock and files."""
 
+import json
 import sys
 import zipfile
 from pathlib import Path
@@ -11,19 +12,30 @@ from tests.support.wheels import build_wheel
 from torchlock import selfcheck
 from torchlock.errors import DoesNotHold
 from torchlock.files import write_atomically
-from torchlock.lock import PYTHON_VERSION, parse_lock
+from torchlock.lock import PYTHON_VERSION, Package, parse_lock
 from torchlock.records import write_records
 from torchlock.repository import Repository
 from torchlock.selfcheck import Environment
 
+PIP = Package(
+    name="pip",
+    version="1",
+    manager="conda",
+    platform="linux-64",
+    url="http://channel.invalid/noarch/pip-1-0.conda",
+    sha256="1" * 64,
+    md5="2" * 32,
+    dependencies={},
+)
+
 
 @pytest.fixture
 def repository(tmp_path: Path) -> Repository:
-    """A lock of one wheel and its recorded tree."""
+    """A lock of one wheel, whose tree is recorded, and one conda package."""
     made = Repository(tmp_path / "tools")
     made.records.mkdir(parents=True)
     wheel = build_wheel(tmp_path, "alpha")
-    made.lock.write_text(lock_text([locked_wheel(wheel, "http://index.invalid")]))
+    made.lock.write_text(lock_text([locked_wheel(wheel, "http://index.invalid"), PIP]))
     write_records(records_of([wheel]), made.records, write_atomically)
     return made
 
@@ -66,7 +78,10 @@ def test_what_conda_lists_is_not_foreign_and_not_called_compared(
     assert selfcheck.context(repository, environment)[0]["files"]["verdict"] == "does not hold"
     (prefix / "conda-meta").mkdir()
     record = prefix / "conda-meta" / "pip-1-0.json"
-    record.write_text(f'{{"files": ["lib/python{PYTHON_VERSION}/site-packages/pip.py"]}}')
+    content = {"files": [f"lib/python{PYTHON_VERSION}/site-packages/pip.py"]}
+    record.write_text(json.dumps({**content, "sha256": "0" * 64}))  # not a locked package's
+    assert selfcheck.context(repository, environment)[0]["files"]["verdict"] == "does not hold"
+    record.write_text(json.dumps({**content, "sha256": PIP.sha256}))
     files = selfcheck.context(repository, environment)[0]["files"]
     assert files["verdict"] == "holds"
     assert files["evidence"].endswith("the files of conda packages are not compared here")

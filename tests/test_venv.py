@@ -195,6 +195,13 @@ def test_tampering_is_repaired(world, damage):
     assert world.run("alpha") == "alpha 1"
 
 
+def test_a_prefix_that_lost_its_site_packages_is_made_whole(world):
+    world.make()
+    shutil.rmtree(world.prefix / SITE)
+    assert world.make().installed
+    assert world.holds()
+
+
 def test_a_second_prefix_is_linked_from_what_was_read_and_says_so(world):
     said: list[str] = []
     time.sleep(0.05)  # what changed a moment ago is not noted
@@ -206,7 +213,9 @@ def test_a_second_prefix_is_linked_from_what_was_read_and_says_so(world):
     said.clear()
     replace(world, prefix=world.prefix.parent / "other").make(say=said.append)
     assert "artifacts: 0 read, 2 unchanged since they were read" in said
-    assert "installed files: 0 read, 11 unchanged since they were read" in said
+    # Two wheels carry shared/__init__.py; whose copy uv links, read or not, is up to its threads.
+    told = ("installed files: 0 read, 11 unchanged", "installed files: 1 read, 10 unchanged")
+    assert [line for line in said if line.startswith(told)]
 
 
 def test_a_second_prefix_is_not_made_of_what_was_tampered_with_in_the_first(world):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
-from torchlock.inside import environment_inside
+from torchlock.inside import run_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
@@ -31,9 +29,6 @@ from torchlock.verify_conda import CondaVerdict
 
 _STORE_NAME = re.compile(r"[0-9a-df-np-sv-z]{32}-.+")
 """How a path in a Nix store is named, wherever the store lies: hash in Nix's base 32, name."""
-
-CLEARING_UP = 20
-"""Seconds that `validation` gets to stop its processes and remove its scratch directories."""
 
 
 @dataclass(frozen=True)
@@ -81,7 +76,8 @@ def _holds_torch(prefix: Path) -> bool:
 
 
 def _in_nix_store(prefix: Path) -> bool:
-    return any(map(_STORE_NAME.fullmatch, prefix.resolve().parts))
+    parts = prefix.resolve().parts
+    return any(above == "store" and _STORE_NAME.fullmatch(part) for above, part in pairwise(parts))
 
 
 def _realization(prefix: Path) -> Realization:
@@ -237,34 +233,10 @@ def _run_inside(
     context: dict[str, Any],
     arguments: Sequence[str],
 ) -> int:
-    environment = environment_inside(os.environ)
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch, "context.json")
-        path.write_text(json.dumps(context))
-        command = [
-            str(realization.python), "-B", str(repository.root / "validation"),
-            "--context", str(path), *arguments,
-        ]  # fmt: skip
-        try:
-            with subprocess.Popen(command, env=environment) as child:
-                return _wait(child)
-        except OSError as error:
-            raise TorchlockError(
-                f"{realization.python} cannot be started: {error.strerror}",
-                hint=f"invoke env --prefix {realization.prefix}",
-            ) from None
-
-
-def _wait(child: subprocess.Popen[bytes]) -> int:
-    """Wait for `validation`; on Ctrl-C let it stop its own children and clear up first."""
     try:
-        return child.wait()
-    except KeyboardInterrupt:
-        try:
-            child.wait(CLEARING_UP)
-        except subprocess.TimeoutExpired:
-            child.kill()
-        raise
-    except BaseException:
-        child.terminate()
-        raise
+        return run_inside(realization.python, repository.root, context, arguments)
+    except OSError as error:
+        raise TorchlockError(
+            f"{realization.python} cannot be started: {error.strerror}",
+            hint=f"invoke env --prefix {realization.prefix}",
+        ) from None

@@ -9,10 +9,7 @@ too, so what vouches for them is the image's manifest digest, or the store path.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,13 +17,14 @@ from typing import Any
 
 import validation.__main__
 from torchlock.errors import NOT_JUDGED, TorchlockError
-from torchlock.inside import environment_inside
+from torchlock.inside import run_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.records import Records, check_records, read_records
 from torchlock.repository import Repository, this_repository
 from torchlock.verify import Verdict, find_site, verify
 
 PLATFORM = "linux-64"
+INTERRUPTED = 130
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,10 @@ def run(environment: Environment, arguments: Sequence[str]) -> int:
         told, verdict = context(repository, environment)
         for finding in verdict.findings[:10]:
             _say(f"  {finding.kind}: {finding.path}: {finding.detail}")
-        with tempfile.TemporaryDirectory() as scratch:
-            path = Path(scratch, "context.json")
-            path.write_text(json.dumps(told))
-            command = [
-                sys.executable, "-B", str(repository.root / "validation"),
-                *arguments, "--context", str(path),
-            ]  # fmt: skip
-            return subprocess.run(
-                command, env=environment_inside(os.environ), check=False
-            ).returncode
+        return run_inside(Path(sys.executable), repository.root, told, arguments)
+    except KeyboardInterrupt:
+        _say("interrupted; nothing was judged")
+        return INTERRUPTED
     except TorchlockError as error:
         _say(f"error: {error}")
         return error.code
@@ -83,7 +75,7 @@ def context(repository: Repository, environment: Environment) -> tuple[dict[str,
     lock = read_lock(repository.lock)
     records = read_records(repository.records, PLATFORM)
     check_records(records, lock.wheels(PLATFORM))
-    listed = _listed_by_conda(environment.prefix)
+    listed = _listed_by_conda(environment.prefix, lock)
     _say(f"checking the files of {environment.prefix}")
     verdict = verify(
         find_site(environment.prefix),
@@ -99,14 +91,17 @@ def context(repository: Repository, environment: Environment) -> tuple[dict[str,
     return told, verdict
 
 
-def _listed_by_conda(prefix: Path) -> frozenset[str]:
-    """Return the paths in site-packages that a conda prefix's own records name."""
+def _listed_by_conda(prefix: Path, lock: Lock) -> frozenset[str]:
+    """Return the paths in site-packages that the records of locked conda packages name."""
     below = f"lib/python{PYTHON_VERSION}/site-packages/"
+    locked = {p.sha256 for p in lock.conda_packages(PLATFORM)}
     found: set[str] = set()
     for record in (prefix / "conda-meta").glob("*.json"):
         try:
-            paths = json.loads(record.read_bytes())["files"]
-            found.update(p.removeprefix(below) for p in paths if p.startswith(below))
+            content = json.loads(record.read_bytes())
+            if content.get("sha256") in locked:
+                paths = content["files"]
+                found.update(p.removeprefix(below) for p in paths if p.startswith(below))
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise TorchlockError(f"{record} cannot be read ({error})") from None
     return frozenset(found)

@@ -1,11 +1,12 @@
 """What files held when they were last read, so that what nobody touched is not read again.
 
 A stamp is a file's device, inode, size, and the times of its last modification and of its last
-change. As with git's index, a file whose stamp is the one noted when it was read still holds
+change. As with git's index, a file whose stamp is the one noted when it was read is taken to hold
 what it held then: the kernel moves the time of change with every write, chmod and link, and no
 program can put it back. What a stamp cannot show is a medium that decays, a clock that was set
-back, and whoever can write the disk past its file system. Only `invoke env` goes by stamps;
-`invoke validate` reads every file.
+back, whoever can write the disk past its file system, and stores through a shared mapping where
+the kernel does not count them: on tmpfs, and into a page that is still waiting to be written.
+Only `invoke env` goes by stamps; `invoke validate` reads every file.
 
 An installer that links a file out of its cache moves the time of change too. So the cache's
 stamps are compared just before it runs (`before_linking`), and a file that then has the inode,

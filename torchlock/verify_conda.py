@@ -15,7 +15,6 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
@@ -172,7 +171,7 @@ def verify_conda(
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
     scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
-    altered = [p for p, digest in scripted.items() if _contents(prefix / p) != digest]
+    altered = altered_since(prefix, scripted)
     findings += [
         Finding("changed", "", path, "it is not as a link script left it") for path in altered
     ]
@@ -205,10 +204,21 @@ def left_by_scripts(
     }
 
 
+def altered_since(prefix: Path, written: Mapping[str, str]) -> dict[str, str]:
+    """Return those of what link scripts left that hold something else by now."""
+    return {path: was for path, was in written.items() if not _holds(prefix / path, was)}
+
+
+def _holds(path: Path, was: str) -> bool:
+    return bool(was) and _contents(path) == was
+
+
 def _contents(path: Path) -> str:
     """Return what a file or link holds, as one word; empty for what cannot be read."""
     try:
-        return f"link:{path.readlink()}" if path.is_symlink() else f"sha256:{sha256_of(path)}"
+        if path.is_symlink():
+            return f"link:{path.readlink()}"
+        return f"sha256:{sha256_of(path)}" if path.is_file() else ""
     except OSError:
         return ""
 
@@ -377,9 +387,3 @@ def _foreign(
 def _harmless_state(prefix: Path, path: str) -> bool:
     # conda keeps the variables of `conda env config vars set` here; they enter activation.
     return path == "conda-meta/state" and not _read_json(prefix / path).get("env_vars")
-
-
-def digest_of(packages: Iterable[Package]) -> str:
-    """Return one digest over the foundation's artifacts: `sha256:` and hex, for certificates."""
-    rows = sorted(f"{p.filename} {p.sha256}" for p in packages)
-    return "sha256:" + sha256("\n".join(rows).encode()).hexdigest()

@@ -26,7 +26,7 @@ _LACKS = re.compile(
     r"|cannot allocate memory|can't allocate memory|not enough memory|MemoryError|bad_alloc"
     r"|PytorchStreamWriter failed|unexpected pos \d+ vs \d+"  # torch.save, whatever the reason
     r"|address already in use|EADDRINUSE|too many open files"
-    r"|can't start new thread|resource temporarily unavailable|timed out waiting"
+    r"|can't start new thread|resource temporarily unavailable"
     r"|Signal \d+ \((?:SIGKILL|SIGBUS|SIGXCPU|SIGXFSZ)\)",
     re.IGNORECASE,
 )

@@ -1,4 +1,4 @@
-"""The image has the digest that the recorded layers give, and each blob is what its name says."""
+"""The image has the digest that the recorded layers give, and every blob is what its name says."""
 
 import sys
 from pathlib import Path
@@ -22,9 +22,13 @@ except TorchlockError as error:
 faults = []
 if named["digest"] != expected:
     faults.append(f"{root} holds {named['digest']}, the recorded layers give {expected}")
-for blob in (manifest["config"], *manifest["layers"]):
-    found = "sha256:" + sha256_of(layout.blob(blob["digest"]))
-    if found != blob["digest"]:
-        faults.append(f"{blob['digest']} has contents of digest {found}")
+blobs = {path.name for path in (root / "blobs" / "sha256").iterdir()}
+blobs |= {
+    row["digest"].removeprefix("sha256:") for row in (manifest["config"], *manifest["layers"])
+}
+for name in sorted(blobs):
+    found = sha256_of(layout.blob(f"sha256:{name}"))
+    if found != name:
+        faults.append(f"sha256:{name} has contents of digest sha256:{found}")
 if faults:
     sys.exit("\n".join(faults))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import pickle
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -360,6 +362,52 @@ def test_what_a_link_script_wrote_is_not_to_be_altered(world, scripted, tmp_path
         world.make(tmp_path / "demo", scripted)
     assert f"changed: {LEFT[0]}" in fault.value.message
     assert "foreign: etc/conda/activate.d/mine.sh" in fault.value.message
+
+
+def test_asking_for_link_scripts_again_takes_no_alteration_for_theirs(world, scripted, tmp_path):
+    world.make(tmp_path / "demo", scripted, link_scripts=True)
+    (tmp_path / "demo" / LEFT[0]).write_text("export LD_PRELOAD=/tmp/x.so\n")
+    for _ in range(2):
+        with pytest.raises(DoesNotHold, match=f"changed: {LEFT[0]}"):
+            world.make(tmp_path / "demo", scripted, link_scripts=True)
+    # Nor where a script is still to be run.
+    (tmp_path / "demo/share/scripted.txt").unlink()
+    with pytest.raises(DoesNotHold, match=f"changed: {LEFT[0]}"):
+        world.make(tmp_path / "demo", scripted, link_scripts=True)
+
+
+def test_what_the_script_of_a_package_left_that_is_locked_no_more_is_foreign(
+    world, scripted, tmp_path
+):
+    world.make(tmp_path / "demo", scripted, link_scripts=True)
+    with pytest.raises(DoesNotHold, match=f"foreign: {LEFT[0]}"):
+        world.make(tmp_path / "demo")
+
+
+def test_what_a_script_left_that_cannot_be_read_any_more_is_altered(world, scripted, tmp_path):
+    world.make(tmp_path / "demo", scripted, link_scripts=True)
+    (tmp_path / "demo" / LEFT[0]).unlink()
+    os.mkfifo(tmp_path / "demo" / LEFT[0])
+    with pytest.raises(DoesNotHold, match=f"changed: {LEFT[0]}"):
+        world.make(tmp_path / "demo", scripted)
+
+
+@pytest.mark.parametrize("written", [[], "x", {"a": 1}])
+def test_a_damaged_note_of_what_scripts_left_is_named(world, prefix, written):
+    world.make(prefix)
+    content = json.loads((prefix / "torchlock.json").read_text())
+    (prefix / "torchlock.json").write_text(json.dumps({**content, "written": written}))
+    if written == []:
+        assert world.make(prefix).conda.scripted == ()
+        return
+    with pytest.raises(TorchlockError, match=r"torchlock\.json is damaged"):
+        world.make(prefix)
+
+
+def test_a_prefix_that_lost_its_site_packages_is_made_whole(world, prefix):
+    world.make(prefix)
+    shutil.rmtree(prefix / SITE)
+    assert world.make(prefix).conda.holds
 
 
 def test_a_package_that_is_linked_again_has_its_script_to_be_run(world, scripted, tmp_path):

@@ -4,6 +4,7 @@ Needs root, and from Debian: podman runc docker.io docker-cli containerd.
 """
 
 import errno
+import re
 import shutil
 import subprocess
 import tempfile
@@ -60,6 +61,23 @@ def test_a_temporary_directory_that_takes_no_link_is_named(
         with pytest.raises(LoadError, match="Read-only file system") as refused:
             load(Layout(tmp_path / "out"), TAG, "podman")
     assert "TMPDIR=DIR invoke load" in refused.value.hint
+
+
+def test_podman_gets_a_path_that_an_image_can_be_named_by(
+    world: World,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    render(world.source, tmp_path / "out", world.store, tag=TAG)
+    podman = tmp_path / "podman"
+    podman.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit 1\n')
+    podman.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "Job A").mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "Job A"))
+    with pytest.raises(LoadError, match="podman could not load the image"):
+        load(Layout(tmp_path / "out"), TAG, "podman")
+    assert re.search(r" oci:/tmp/torchlock[0-9a-f]{32}:", (tmp_path / "asked").read_text())
 
 
 def test_a_missing_layer_is_named_before_an_engine_is_started(

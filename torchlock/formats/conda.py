@@ -142,7 +142,7 @@ def read_conda(path: Path) -> CondaPackage:
     return package
 
 
-_LINK_SCRIPT = re.compile(r"bin/\.[^/]+-(?:pre-link|post-link|pre-unlink)\.sh")
+_LINK_SCRIPT = re.compile(r"bin/\.[^/]+-(?:pre-link|post-link)\.sh")
 
 
 def _conda_file(archive: Path, row: dict[str, Any]) -> CondaFile:

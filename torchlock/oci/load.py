@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import subprocess
 import tarfile
@@ -80,8 +81,11 @@ def _plain_name(path: Path) -> Path:
 
     Podman makes an image's name of a path, which may have letters that no name has, and keeps it.
     """
+    directory = tempfile.gettempdir()
+    if not re.fullmatch(r"[a-z0-9/._-]+", directory):
+        directory = "/tmp"  # noqa: S108 - a link of a random name
     try:
-        link = Path(tempfile.gettempdir()) / f"torchlock{uuid4().hex}"
+        link = Path(directory) / f"torchlock{uuid4().hex}"
         link.symlink_to(path.resolve())
     except OSError as error:
         raise LoadError(

@@ -46,7 +46,10 @@ def read_marker(prefix: Path) -> Marker | None:
         if content.pop("format") != FORMAT:
             raise ValueError("another format")
         lists = {key: tuple(content.get(key, ())) for key in ("wheels", "scripts")}
-        return Marker(**{**content, **lists})
+        written = dict(content.get("written", {}))
+        if not all(isinstance(text, str) for text in (*lists["scripts"], *written.values())):
+            raise ValueError("not text")
+        return Marker(**{**content, **lists, "written": written})
     except FileNotFoundError:
         if not prefix.exists() or (prefix.is_dir() and not any(prefix.iterdir())):
             return None

@@ -51,9 +51,13 @@ from torchlock.verify_conda import (
     SITE,
     CondaVerdict,
     Expectation,
+    altered_since,
     left_by_scripts,
     verify_conda,
 )
+
+RUN_BY_RATTLER = "-post-link.sh"
+"""The end of the names of the link scripts that rattler can run; it runs no pre-link ones."""
 
 
 @dataclass(frozen=True)
@@ -105,13 +109,15 @@ def make_prefix(
         hashing = Reading(stamps)
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
+        # What the script of a package left that is locked no more is nobody's.
+        known = marker and set(marker.scripts) <= {p.content.record_name for p in foundation}
         goal = Marker(
             lock.digest,
             "conda",
             tuple(w.name for w in wheels),
             complete=True,
-            scripts=marker.scripts if marker else (),
-            written=marker.written if marker else {},
+            scripts=marker.scripts if marker and known else (),
+            written=marker.written if marker and known else {},
         )
         expecting = beside.submit(expect_foundation, prefix, foundation)
         work = _Work(
@@ -119,7 +125,8 @@ def make_prefix(
             link_scripts,
         )  # fmt: skip
         unrun = work.unrun(goal)
-        if marker == goal and not (unrun and link_scripts):
+        whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
+        if marker == goal and whole and not (link_scripts and work.pending(goal)):
             say(f"checking {prefix}")
             conda, stack = work.judge(goal)
             if conda.holds and stack.holds:
@@ -135,6 +142,7 @@ def make_prefix(
         write_marker(prefix, begun)
         _sweep(prefix)
         begun = work.link_all(begun, beside)
+        (prefix / SITE).mkdir(parents=True, exist_ok=True)  # packages that are linked stay so
         work.install(gone)
         conda, stack, linked_again = work.repair(begun)
         # Linking a package again takes back what its link script made of its files.
@@ -172,9 +180,18 @@ class _Work:
         return tuple(
             f"{p.content.name}: {script}"
             for p in self.foundation
-            if p.content.record_name not in marker.scripts
             for script in p.content.link_scripts
+            if p.content.record_name not in marker.scripts or not script.endswith(RUN_BY_RATTLER)
         )
+
+    def pending(self, marker: Marker) -> list[str]:
+        """Return the packages, as in `conda-meta`, with a script that could be run and was not."""
+        return [
+            p.content.record_name
+            for p in self.foundation
+            if p.content.record_name not in marker.scripts
+            and any(script.endswith(RUN_BY_RATTLER) for script in p.content.link_scripts)
+        ]
 
     def judge(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves."""
@@ -210,20 +227,21 @@ class _Work:
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
         self.stamps.before_linking(conda_cache(self.store))
         following = beside.submit(self.stamps.before_linking, wheel_cache(self.store))
-        scripted = [p.content.record_name for p in self.foundation if p.content.link_scripts]
-        if not self.link_scripts or not scripted:
+        pending = self.pending(marker)
+        if not self.link_scripts or not pending:
             self.link()
         else:
             before = {path for path, _ in walk(self.prefix)} - marker.written.keys()
-            for name in set(scripted) - set(marker.scripts):
+            altered = altered_since(self.prefix, marker.written)
+            for name in pending:
                 # To rattler it is then not installed: it links it, and runs its scripts.
                 (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
             try:
                 self.link(scripts=True)
-                marker = replace(marker, scripts=tuple(scripted))
+                marker = replace(marker, scripts=(*marker.scripts, *pending))
             finally:
                 left = left_by_scripts(self.prefix, before, self.expecting.result())
-                marker = replace(marker, written=left)
+                marker = replace(marker, written={**left, **altered})
                 write_marker(self.prefix, marker)
         following.result()
         return marker

@@ -273,10 +273,12 @@ def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
 
 
 def _works(prefix: Path) -> bool:
-    """Say whether the prefix's python is a 3.11 that lives in the prefix.
+    """Say whether the prefix has site-packages, and a python 3.11 that lives in the prefix.
 
     Without its pyvenv.cfg it would be the host's own, and uv would install there.
     """
+    if not (prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages").is_dir():
+        return False
     code = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix, sep='\\n')"
     try:
         done = subprocess.run(

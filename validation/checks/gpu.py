@@ -40,16 +40,28 @@ def run(settings: Settings) -> Outcome:
                 f"/dev/{nodes[0]} exists, but torch cannot use it (invoke doctor says why)",
             )
         return Outcome("gpu", NOT_JUDGED, "no device", needed=False)
-    try:
-        return judge("cuda", FULL, settings)
-    except torch.OutOfMemoryError as error:
-        return Outcome("gpu", NOT_JUDGED, f"the model does not fit: {str(error).splitlines()[0]}")
+    return judge("cuda", FULL, settings)
 
 
 def judge(device: str, size: Size, settings: Settings) -> Outcome:
     """The outcome for `device` at `size`: repetition, learning, several GPUs, the table."""
     faults: list[str] = []
     digests: dict[str, str] = {}
+    try:
+        try:
+            return _judge(device, size, settings, faults, digests)
+        except torch.OutOfMemoryError as error:
+            said = f"the model does not fit: {str(error).splitlines()[0]}"
+            raise CheckFaultError(said, NOT_JUDGED) from None
+    except CheckFaultError as fault:
+        # What was found before stands, whatever keeps the rest from being judged.
+        verdict = DOES_NOT_HOLD if faults else fault.verdict
+        return Outcome("gpu", verdict, "; ".join([*faults, fault.evidence]), digests=digests)
+
+
+def _judge(
+    device: str, size: Size, settings: Settings, faults: list[str], digests: dict[str, str]
+) -> Outcome:
     for precision in training.PRECISIONS:
         digests[precision] = _repeat(size, precision, device, faults)
     count = torch.cuda.device_count() if device == "cuda" else 1
@@ -57,10 +69,7 @@ def judge(device: str, size: Size, settings: Settings) -> Outcome:
     if count >= 2:
         digests["DataParallel"] = _repeat(size, "fp32", device, faults, several=True)
     if device == "cuda" and world >= 2:
-        try:
-            results = launch(settings.scratch / "gpu", settings.nodes, count, "gpu")
-        except CheckFaultError as fault:
-            return Outcome("gpu", fault.verdict, fault.evidence, digests=digests)
+        results = launch(settings.scratch / "gpu", settings.nodes, count, "gpu")
         faults += disagreements(results)
         digests.update(
             {f"{world} ranks, {mode}": runs["digests"][0] for mode, runs in results[0].items()}
