@@ -18,12 +18,14 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tests.conda.test_conda_image import HOME, HOSTILE
-from tests.image.test_image_real import REPOSITORY, Container, inside, other_python, run
+from tests.image.test_image_real import REPOSITORY, RUN, Container, inside, other_python, run
+from tests.support.locks import lock_text
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import Lock, read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
 from torchlock.realize.image import render
+from torchlock.realize.image_contents import TOOLS
 from torchlock.realize.image_documents import Image
 from torchlock.realize.image_plan import PLATFORM, ImageSource, plan, recorded_layers
 from torchlock.recompile import differing
@@ -154,10 +156,23 @@ pip --disable-pip-version-check list --format=freeze
     assert {canonicalize_name(name): version for name, version in found.items()} == versions
 
 
-def test_validate_gives_the_recorded_digests(loaded: str):
-    said = inside(loaded, "validate", "--device", "cpu", "--only", "stack", "transformer")
-    assert "identical to the reference of class cpu x86-64 avx2" in " ".join(said.split())
-    assert "does not hold" not in said
+def test_validate_judges_files_by_the_lock_that_the_image_is_of(
+    rendered: Rendered, loaded: str, tmp_path: Path
+):
+    """The repository's own lock is in the image, and this conda half is not that lock's."""
+    lock = tmp_path / "conda-lock.yml"
+    lock.write_text(lock_text(rendered.source.lock.packages))
+    mounted = ("--volume", f"{lock}:/{TOOLS}/conda-lock.yml:ro")
+    said = inside(loaded, "validate", "--device", "cpu", "--only", "stack", options=mounted)
+    assert "does not hold" not in said and "not judged" not in said
+    assert "the files of conda packages are not compared here" in " ".join(said.split())
+    done = subprocess.run(
+        [*RUN, "--rm", loaded, "validate", "--device", "cpu", "--only", "stack", "transformer"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert "identical to the reference of class cpu x86-64 avx2" in " ".join(done.stdout.split())
+    assert "foreign: lib/python3.11/site-packages/" in done.stderr
 
 
 def test_it_serves(loaded: str):
