@@ -10,6 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchlock.records import Records
+from torchlock.verify import Finding, Verdict
+
 _KEPT = ("PYTHONPATH", "PYTHONUSERBASE")
 """What can shadow locked modules must reach the check that looks for it."""
 
@@ -23,6 +26,41 @@ def environment_inside(environ: Mapping[str, str]) -> dict[str, str]:
         key: value
         for key, value in environ.items()
         if key in _KEPT or not key.startswith(("PYTHON", "PIP_"))
+    }
+
+
+def files_context(
+    verdict: Verdict,
+    records: Records,
+    findings: Sequence[Finding],
+    *,
+    compiled: bool,
+    unjudged: str = "",
+    more: str = "",
+) -> dict[str, Any]:
+    """Return what `validation` is told of the files: verdict, tree digests, evidence.
+
+    `findings` are all there are, the stack's among them. `compiled`: byte code was compared with
+    what its source compiles to. `unjudged` says what could not be judged, `more` what was judged
+    besides the stack.
+    """
+    if findings:
+        outcome = "does not hold"
+        evidence = f"{len(findings)} findings, the first: {findings[0].kind}: {findings[0].path}"
+    else:
+        outcome = "not judged" if unjudged else "holds"
+        code = "are what their source compiles to" if compiled else "match their source by header"
+        evidence = (
+            (f"{unjudged}; " if unjudged else "")
+            + f"{verdict.files} files of {len(records.wheels)} wheels, "
+            f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; "
+            f"{verdict.bytecode} byte code files {code}{more}"
+        )
+    return {
+        "verdict": outcome,
+        "tree": verdict.tree,
+        "wheels": dict(verdict.trees),
+        "evidence": evidence,
     }
 
 

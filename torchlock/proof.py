@@ -15,7 +15,7 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
-from torchlock.inside import run_inside
+from torchlock.inside import files_context, run_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
@@ -24,7 +24,7 @@ from torchlock.realize.marker import read_marker
 from torchlock.records import Records, read_records
 from torchlock.report import describe
 from torchlock.repository import Repository
-from torchlock.verify import Finding, Verdict, find_site, verify
+from torchlock.verify import Finding, find_site, verify
 from torchlock.verify_conda import CondaVerdict
 
 _STORE_NAME = re.compile(r"[0-9a-df-np-sv-z]{32}-.+")
@@ -171,23 +171,16 @@ def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Fil
         python=python,
     )
     findings = (*(conda.findings if conda else ()), *verdict.findings)
-    evidence = _evidence(verdict, records, conda, compiled=python is not None)
-    outcome = "holds"
-    if findings:
-        outcome = "does not hold"
-        first = f"{findings[0].kind}: {findings[0].path}"
-        evidence = f"{len(findings)} findings, the first: {first}"
-    elif unjudged:
-        outcome, evidence = "not judged", f"{unjudged}; {evidence}"
-    return _Files(
+    compared = f"; {conda.files} files of {conda.packages} conda packages" if conda else ""
+    told = files_context(
+        verdict,
+        records,
         findings,
-        {
-            "verdict": outcome,
-            "tree": verdict.tree,
-            "wheels": dict(verdict.trees),
-            "evidence": evidence,
-        },
+        compiled=python is not None,
+        unjudged=unjudged,
+        more=compared,
     )
+    return _Files(findings, told)
 
 
 def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdict | None, str]:
@@ -205,17 +198,6 @@ def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdi
         return verdict, ""
     except ArtifactError as error:
         return None, f"the conda packages to compare with are not to be had: {error.message}"
-
-
-def _evidence(
-    verdict: Verdict, records: Records, conda: CondaVerdict | None, *, compiled: bool
-) -> str:
-    said = (
-        f"{verdict.files} files of {len(records.wheels)} wheels, {verdict.bytes / 1e9:.2f} GB, "
-        f"tree {verdict.tree}; {verdict.bytecode} byte code files "
-        + ("are what their source compiles to" if compiled else "match their source by header")
-    )
-    return said + (f"; {conda.files} files of {conda.packages} conda packages" if conda else "")
 
 
 def _repair(realization: Realization) -> str:

@@ -17,9 +17,9 @@ from typing import Any
 
 import validation.__main__
 from torchlock.errors import NOT_JUDGED, TorchlockError
-from torchlock.inside import run_inside
+from torchlock.inside import files_context, run_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
-from torchlock.records import Records, check_records, read_records
+from torchlock.records import check_records, read_records
 from torchlock.repository import Repository, this_repository
 from torchlock.verify import Verdict, find_site, verify
 
@@ -83,9 +83,14 @@ def context(repository: Repository, environment: Environment) -> tuple[dict[str,
         explained=listed.__contains__,
         python=environment.compiler,
     )
+    files = files_context(
+        verdict, records, verdict.findings, compiled=environment.compiler is not None
+    )
+    if listed:
+        files["evidence"] += "; the files of conda packages are not compared here"
     told = {
         "lock": _lock_part(lock),
-        "files": _files_part(verdict, records, environment, bool(listed)),
+        "files": files,
         "foundation": environment.foundation,
     }
     return told, verdict
@@ -110,31 +115,6 @@ def _listed_by_conda(prefix: Path, lock: Lock) -> frozenset[str]:
 def _lock_part(lock: Lock) -> dict[str, str]:
     evidence = f"{lock.digest}; the recorded trees are those of its wheels"
     return {"digest": lock.digest, "verdict": "holds", "evidence": evidence}
-
-
-def _files_part(
-    verdict: Verdict, records: Records, environment: Environment, on_conda: bool
-) -> dict[str, Any]:
-    if verdict.findings:
-        first = verdict.findings[0]
-        outcome = "does not hold"
-        said = f"{len(verdict.findings)} findings, the first: {first.kind}: {first.path}"
-    else:
-        outcome = "holds"
-        code = "are what their source compiles to" if environment.compiler else "match by header"
-        said = (
-            f"{verdict.files} files of {len(records.wheels)} wheels, "
-            f"{verdict.bytes / 1e9:.2f} GB, tree {verdict.tree}; "
-            f"{verdict.bytecode} byte code files {code}"
-        )
-    if on_conda:
-        said += "; the files of conda packages are not compared here"
-    return {
-        "verdict": outcome,
-        "tree": verdict.tree,
-        "wheels": dict(verdict.trees),
-        "evidence": said,
-    }
 
 
 def _say(message: str) -> None:

@@ -24,9 +24,10 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from hashlib import sha256
 from pathlib import Path
+from typing import TypeVar
 
 from torchlock.files import write_atomically
 from torchlock.tree import CHUNK, walk
@@ -41,6 +42,7 @@ is not noted.
 LIMIT = 200_000
 """Rows kept, the latest: some six installations of the stack."""
 
+Item = TypeVar("Item")
 Inode = tuple[int, int]
 Times = tuple[int, int, int]  # size, mtime, ctime
 
@@ -128,6 +130,19 @@ class Reading:
     def will_read(self, status: os.stat_result | None) -> bool:
         """Say whether learning what a file holds takes reading it."""
         return not (status and self._stamps and self._stamps.digest(status))
+
+    def split(
+        self, items: Iterable[Item], status_of: Callable[[Item], os.stat_result | None]
+    ) -> tuple[list[Item], list[Item]]:
+        """Return those of `items` whose files are to be read, and the others.
+
+        Threads help with what is read; they only hinder each other with the rest.
+        """
+        read: list[Item] = []
+        rest: list[Item] = []
+        for item in items:
+            (read if self.will_read(status_of(item)) else rest).append(item)
+        return read, rest
 
     def sha256(self, path: str | Path, status: os.stat_result) -> str:
         """Return the sha256 of a file, given its status; raise `OSError` if it cannot be read."""

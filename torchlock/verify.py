@@ -193,11 +193,7 @@ def _check_files(
     def status_of(item: _Expected) -> os.stat_result | None:
         return present.get(item.file.path) if item.file.scheme == "site" else None
 
-    # Threads help with what is read; they only hinder each other with the rest.
-    here: list[_Expected] = []
-    todo: list[_Expected] = []
-    for item in by_path.values():
-        (todo if reading.will_read(status_of(item)) else here).append(item)
+    todo, here = reading.split(by_path.values(), status_of)
     # Large files first, so that no worker is left alone with one at the end.
     batches = _batches(sorted(todo, key=lambda e: -e.file.size))
 

@@ -159,11 +159,7 @@ def verify_conda(
         for path, e in expected.items()
         if path not in stack and path not in replaced.get(e.package, ())
     ]
-    # Threads help with what is read; they only hinder each other with the rest.
-    here: list[_Expected] = []
-    read: list[_Expected] = []
-    for e in todo:
-        (read if reading.will_read(present.get(e.file.path)) else here).append(e)
+    read, here = reading.split(todo, lambda e: present.get(e.file.path))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         checked = [*pool.map(lambda e: _check(prefix, roots, e, present, reading), read)]
     checked += [_check(prefix, roots, e, present, reading) for e in here]

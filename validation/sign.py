@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from validation import canonical
-from validation.canonical import write_whole
 from validation.outcome import DOES_NOT_HOLD, EXIT_CODES, HOLDS, NOT_JUDGED, ValidationError
 
 # Keeps a signature made here from being taken for one made for another purpose.
@@ -34,7 +33,7 @@ def sign(path: Path, key: Path) -> Path:
     done = _ssh_keygen(["-Y", "sign", "-f", str(key), "-n", NAMESPACE], path.read_bytes())
     if done.returncode or not done.stdout:
         raise ValidationError(f"{path} could not be signed with {key}: {_reason(done)}")
-    write_whole(signature, done.stdout)
+    canonical.write_whole(signature, done.stdout)
     return signature
 
 

@@ -23,6 +23,13 @@ from torchlock.realize.image import render
 TAG = "torchlock-test:small"
 
 
+def fake_engine(directory: Path, monkeypatch: pytest.MonkeyPatch, name: str, script: str) -> None:
+    """Put a shell script of that name before the host's programs on PATH."""
+    (directory / name).write_text(f"#!/bin/sh\n{script}")
+    (directory / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{directory}:/usr/sbin:/usr/bin:/sbin:/bin")
+
+
 def test_without_an_engine_the_error_says_what_to_do(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -38,10 +45,7 @@ def test_an_engine_that_refuses_is_quoted(
     monkeypatch: pytest.MonkeyPatch,
 ):
     render(world.source, tmp_path / "out", world.store, tag=TAG)
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho 'daemon not running' >&2\nexit 1\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_engine(tmp_path, monkeypatch, "docker", "echo 'daemon not running' >&2\nexit 1\n")
     with pytest.raises(LoadError, match="docker could not load the image: daemon not running"):
         load(Layout(tmp_path / "out"), TAG, "docker")
 
@@ -52,10 +56,7 @@ def test_a_temporary_directory_that_takes_no_link_is_named(
     monkeypatch: pytest.MonkeyPatch,
 ):
     render(world.source, tmp_path / "out", world.store, tag=TAG)
-    podman = tmp_path / "podman"
-    podman.write_text("#!/bin/sh\n")
-    podman.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/sbin:/usr/bin:/sbin:/bin")
+    fake_engine(tmp_path, monkeypatch, "podman", "")
     with read_only(tmp_path / "out") as temporary:
         monkeypatch.setattr(tempfile, "tempdir", str(temporary))
         with pytest.raises(LoadError, match="Read-only file system") as refused:
@@ -69,10 +70,7 @@ def test_podman_gets_a_path_that_an_image_can_be_named_by(
     monkeypatch: pytest.MonkeyPatch,
 ):
     render(world.source, tmp_path / "out", world.store, tag=TAG)
-    podman = tmp_path / "podman"
-    podman.write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/asked\nexit 1\n')
-    podman.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_engine(tmp_path, monkeypatch, "podman", f'echo "$@" > {tmp_path}/asked\nexit 1\n')
     (tmp_path / "Job A").mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "Job A"))
     with pytest.raises(LoadError, match="podman could not load the image"):
@@ -88,10 +86,7 @@ def test_a_missing_layer_is_named_before_an_engine_is_started(
     image, _ = render(world.source, tmp_path / "out", world.store, tag=TAG)
     layout = Layout(tmp_path / "out")
     layout.blob(image.layers[1][1].digest).unlink()
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\ntouch {tmp_path}/started\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_engine(tmp_path, monkeypatch, "docker", f"touch {tmp_path}/started\n")
     with pytest.raises(LoadError, match=f"lacks the blob {image.layers[1][1].digest}") as refused:
         load(layout, TAG, "docker")
     assert "invoke image" in refused.value.hint
@@ -104,10 +99,9 @@ def test_an_engine_is_ended_when_the_layout_cannot_be_read(
     monkeypatch: pytest.MonkeyPatch,
 ):
     render(world.source, tmp_path / "out", world.store, tag=TAG)
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho $$ > {tmp_path}/pid\nexec cat > /dev/null\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_engine(
+        tmp_path, monkeypatch, "docker", f"echo $$ > {tmp_path}/pid\nexec cat > /dev/null\n"
+    )
 
     def fails(*_):
         while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
@@ -128,10 +122,7 @@ def test_an_engine_is_ended_when_the_layout_cannot_be_read(
     ],
 )  # fmt: skip
 def test_a_damaged_index_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str):
-    docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    fake_engine(tmp_path, monkeypatch, "docker", "")
     (tmp_path / "index.json").write_text(content)
     with pytest.raises(LayoutError, match=r"index\.json is damaged"):
         load(Layout(tmp_path), TAG, "docker")

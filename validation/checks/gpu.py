@@ -48,15 +48,14 @@ def judge(device: str, size: Size, settings: Settings) -> Outcome:
     faults: list[str] = []
     digests: dict[str, str] = {}
     try:
-        try:
-            return _judge(device, size, settings, faults, digests)
-        except torch.OutOfMemoryError as error:
-            said = f"the model does not fit: {str(error).splitlines()[0]}"
-            raise CheckFaultError(said, NOT_JUDGED) from None
+        return _judge(device, size, settings, faults, digests)
     except CheckFaultError as fault:
-        # What was found before stands, whatever keeps the rest from being judged.
-        verdict = DOES_NOT_HOLD if faults else fault.verdict
-        return Outcome("gpu", verdict, "; ".join([*faults, fault.evidence]), digests=digests)
+        verdict, evidence = fault.verdict, fault.evidence
+    except torch.OutOfMemoryError as error:
+        verdict, evidence = NOT_JUDGED, f"the model does not fit: {str(error).splitlines()[0]}"
+    # What was found before stands, whatever keeps the rest from being judged.
+    verdict = DOES_NOT_HOLD if faults else verdict
+    return Outcome("gpu", verdict, "; ".join([*faults, evidence]), digests=digests)
 
 
 def _judge(
