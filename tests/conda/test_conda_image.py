@@ -49,6 +49,9 @@ from torchlock.verify_conda import expect, verify_conda
 HOME = Path("/opt/torchlock")
 SITE = "lib/python3.11/site-packages"
 
+AS_IT_IS = {"filter": "tar"} if hasattr(tarfile, "tar_filter") else {}
+"""Python 3.11.2, Debian's, has no filters."""
+
 
 def c_library() -> dict[str, bytes]:
     """The loader and the C library of this machine, as paths and contents of `libc6`."""
@@ -144,7 +147,7 @@ def prefix(rendered: Rendered, tmp_path_factory) -> Path:
     root = tmp_path_factory.mktemp("root")
     for _, blob in rendered.image.layers:
         with tarfile.open(rendered.layout.blob(blob.digest)) as archive:
-            archive.extractall(root, filter="tar")
+            archive.extractall(root, **AS_IT_IS)
     return root / "opt" / "torchlock"
 
 
@@ -304,7 +307,7 @@ def lay_out(root: Path, *paths: Path) -> Path:
     """Write packages as one layer and unpack it; return the prefix."""
     write_conda_layer(root / "layer", *map(locked_conda, paths))
     with tarfile.open(root / "layer") as archive:
-        archive.extractall(root / "unpacked", filter="tar")
+        archive.extractall(root / "unpacked", **AS_IT_IS)
     return root / "unpacked" / "opt" / "torchlock"
 
 

@@ -11,6 +11,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.support.compiler import compile_c
+
 _CLOCK = r"""
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -89,7 +91,7 @@ def other_host(scratch: Path, *, isal: bool = True) -> Host:
     """
     (scratch / "clock.c").write_text(_CLOCK)
     clock = scratch / "clock.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", clock, scratch / "clock.c", "-ldl"], check=True)
+    compile_c(scratch / "clock.c", clock, "-shared", "-fPIC", "-ldl")
     (scratch / "sitecustomize.py").write_text(_OTHER_ZLIB if isal else _NO_ISAL)
     environment = {
         **os.environ, "LD_PRELOAD": str(clock), "PYTHONPATH": str(scratch),
