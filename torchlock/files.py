@@ -1,8 +1,9 @@
-"""Writing files so that they appear under their name only when complete."""
+"""Files of torchlock's own: complete when they appear, and believed only if nobody else's."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 from pathlib import Path
 
@@ -18,3 +19,8 @@ def write_atomically(path: Path, contents: bytes) -> None:
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
+
+
+def is_ours_alone(status: os.stat_result) -> bool:
+    """Say whether a file belongs to this user and no other can write it."""
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
