@@ -14,6 +14,7 @@ import pytest
 
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from tests.support.hosts import FACTS, assert_another, other_host
+from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
@@ -97,6 +98,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     # These packages hold no interpreter; the real one is tested in test_image_real.py.
     monkeypatch.setattr(image, "unpack_compiler", lambda debs, directory: None)
     monkeypatch.setattr(image, "compiled", lambda root, sources: iter(()))
+    monkeypatch.setattr(artifacts, "BACKOFF", 0)  # no address of these answers
     return World(tmp_path)
 
 
