@@ -6,7 +6,7 @@ what it held then: the kernel moves the time of change with every write, chmod a
 program can put it back. What a stamp cannot show is a medium that decays, a clock that was set
 back, whoever can write the disk past its file system, and stores through a shared mapping where
 the kernel does not count them: on tmpfs, and into a page that is still waiting to be written.
-Only `invoke env` goes by stamps; `invoke validate` reads every file.
+`invoke env` goes by stamps, and a render of recorded layers; `invoke validate` reads every file.
 
 An installer that links a file out of its cache moves the time of change too. So the cache's
 stamps are compared just before it runs (`before_linking`), and a file that then has the inode,
