@@ -16,8 +16,9 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO
 
-from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch, sha256_of
+from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch
 from torchlock.errors import DoesNotHold
+from torchlock.files import sha256_of
 from torchlock.formats.wheel import read_wheel
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
