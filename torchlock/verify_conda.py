@@ -187,21 +187,23 @@ def verify_conda(
     )
 
 
-def left_by_scripts(
-    prefix: Path, before: Collection[str], expectation: Expectation
-) -> dict[str, str]:
-    """Return what link scripts wrote: each path that no package explains and its contents.
+def unaccounted(prefix: Path, expectation: Expectation, records: Records) -> list[str]:
+    """Return the paths that neither the stack nor a conda package accounts for, sorted.
 
-    `before` are the paths that were there before the packages were linked. Byte code is left
-    out: it is judged by its source, whoever compiled it.
+    Byte code is left out: it is judged by its source, whoever compiled it.
     """
-    records = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
-    known = expectation.files.keys() | records | CLIENT_FILES | set(before)
-    return {
-        path: _contents(prefix / path)
+    noted = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
+    known = expectation.files.keys() | noted | CLIENT_FILES | _stack_paths(prefix, records)
+    return sorted(
+        path
         for path, _ in walk(prefix)
         if path not in known and "__pycache__" not in Path(path).parts
-    }
+    )
+
+
+def contents_of(prefix: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return what each of `paths` holds, as `altered_since` compares it."""
+    return {path: _contents(prefix / path) for path in paths}
 
 
 def altered_since(prefix: Path, written: Mapping[str, str]) -> dict[str, str]:

@@ -49,7 +49,8 @@ from torchlock.verify_conda import (
     CondaVerdict,
     Expectation,
     altered_since,
-    left_by_scripts,
+    contents_of,
+    unaccounted,
     verify_conda,
 )
 
@@ -107,6 +108,13 @@ def make_prefix(
         hashing = Reading(stamps)
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
+        work = _Work(
+            prefix, platform, foundation, wheels, records, store, stamps, say, link_scripts, beside
+        )  # fmt: skip
+        if marker and marker.before is not None:
+            say("a run was broken off in its link scripts; what is new since is taken for theirs")
+            _sweep(prefix)
+            marker = work.after_scripts(marker)
         # What the script of a package left that is locked no more is nobody's.
         known = marker and set(marker.scripts) <= {p.content.record_name for p in foundation}
         goal = Marker(
@@ -117,9 +125,6 @@ def make_prefix(
             scripts=marker.scripts if marker and known else (),
             written=marker.written if marker and known else {},
         )
-        work = _Work(
-            prefix, platform, foundation, wheels, records, store, stamps, say, link_scripts, beside
-        )  # fmt: skip
         unrun = work.unrun(goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
         if marker == goal and whole and not (link_scripts and work.pending(goal)):
@@ -228,13 +233,13 @@ class _Work:
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
         self.stamps.before_linking(conda_cache(self.store))
         following = self.beside.submit(self.stamps.before_linking, wheel_cache(self.store))
-        expecting = self.expecting  # after that, for uv waits for that alone
+        _ = self.expecting  # after that, for uv waits for that alone
         pending = self.pending(marker)
         if not self.link_scripts or not pending:
             self.link()
         else:
-            before = {path for path, _ in walk(self.prefix)} - marker.written.keys()
-            altered = altered_since(self.prefix, marker.written)
+            marker = self.before_scripts(marker)
+            write_marker(self.prefix, marker)
             for name in pending:
                 # To rattler it is then not installed: it links it, and runs its scripts.
                 (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
@@ -242,11 +247,22 @@ class _Work:
                 self.link(scripts=True)
                 marker = replace(marker, scripts=(*marker.scripts, *pending))
             finally:
-                left = left_by_scripts(self.prefix, before, expecting.result())
-                marker = replace(marker, written={**left, **altered})
+                marker = self.after_scripts(marker)
                 write_marker(self.prefix, marker)
         following.result()
         return marker
+
+    def before_scripts(self, marker: Marker) -> Marker:
+        """Note whose the files are now: what scripts left and is altered is not theirs any more."""
+        found = unaccounted(self.prefix, self.expecting.result(), self.records)
+        before = tuple(path for path in found if path not in marker.written)
+        return replace(marker, written=altered_since(self.prefix, marker.written), before=before)
+
+    def after_scripts(self, marker: Marker) -> Marker:
+        """Note what scripts left: all that is unaccounted for and was not `before`."""
+        found = unaccounted(self.prefix, self.expecting.result(), self.records)
+        left = contents_of(self.prefix, set(found) - set(marker.before or ()))
+        return replace(marker, written={**left, **marker.written}, before=None)
 
     def install(self, gone: Sequence[str]) -> None:
         """Install the wheels; take away those that only an earlier lock had."""
