@@ -75,7 +75,7 @@ def main() -> None:
         # Prefixes stay until the end: taking one away touches the files that it shares.
         cache = scratch / "uv"
         uv_pip_sync(scratch, scratch / "first", wheels, store, cache)
-        (store.root / "stamps.json").unlink(missing_ok=True)
+        (store.root / "stamps").unlink(missing_ok=True)
         print("every file read:")
         reading = ours("conda", scratch / "reading")
         uv, conda, venv = [], [], []

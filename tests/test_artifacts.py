@@ -16,7 +16,8 @@ import pytest
 from tests.support.children import start, wait_until
 from tests.support.disks import read_only, small_disk
 from torchlock import artifacts, http
-from torchlock.artifacts import ArtifactError, Store, default_store, fetch, sha256_of
+from torchlock.artifacts import ArtifactError, Store, default_store, fetch
+from torchlock.files import sha256_of
 from torchlock.lock import Package
 from torchlock.progress import shown
 

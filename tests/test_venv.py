@@ -436,6 +436,7 @@ def test_odd_paths(world, name):
 
 
 def test_no_interpreter_says_what_to_install(world, monkeypatch):
+    monkeypatch.setattr(interpreter, "_running", lambda: None)
     monkeypatch.setattr(interpreter, "_asked", lambda program: None)
     monkeypatch.setattr(interpreter, "_uv_python", lambda *arguments: "")
     error = broken(world)

@@ -9,6 +9,7 @@ import pickle
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from torchlock.console import script_fault
 from torchlock.errors import TorchlockError
 from torchlock.formats.wheel import read_wheel
 from torchlock.realize.interpreter import find_interpreter
+from torchlock.stamps import Reading, Stamps
 from torchlock.tree import entry_on_disk, tree_digest, walk
 from torchlock.verify import Finding, Site, Verdict, find_site, verify
 
@@ -153,6 +155,29 @@ def test_one_changed_byte_is_found_whatever_size_and_time_say(site, records, nam
     assert verdict.tree == there(site, records) != records.tree
     assert verdict.trees["numpy"] != records.wheels["numpy"].tree
     assert verdict.trees["torch"] == records.wheels["torch"].tree
+
+
+def made_executable(path: Path) -> None:
+    path.chmod(0o755)
+
+
+def made_a_link(path: Path) -> None:
+    path.rename(path.with_name("kept.txt"))
+    path.symlink_to("kept.txt")
+
+
+@pytest.mark.parametrize("fault", [flip, made_executable, made_a_link])
+def test_what_is_wrong_is_found_by_stamps_too_each_time(site, records, tmp_path, fault):
+    fault(site.site_packages / "numpy/core.py")
+    time.sleep(0.05)  # until it can be noted
+    fully = verify(site, records)
+    assert not fully.holds
+    stamps = Stamps.read(tmp_path / "stamps")
+    first, second = Reading(stamps), Reading(stamps)
+    assert verify(site, records, reading=first) == fully
+    assert verify(site, records, reading=second) == fully
+    assert second.unchanged == first.read
+    assert second.read == 0
 
 
 def test_the_digest_of_a_changed_wheel_is_that_of_what_is_there(site, records):

@@ -35,9 +35,7 @@ from torchlock.errors import TorchlockError
 from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
-
-CHUNK = 1 << 20
-"""Bytes read from disk at a time."""
+from torchlock.tree import CHUNK
 
 RECEIVED = 1 << 16
 """Bytes received at a time: what a broken connection loses and Ctrl-C waits for."""
@@ -130,15 +128,6 @@ def default_store() -> Store:
     configured = os.environ.get("TORCHLOCK_CACHE")
     root = Path(configured) if configured else Path(platformdirs.user_cache_dir("torchlock"))
     return Store(root.expanduser().absolute())
-
-
-def sha256_of(path: Path) -> str:
-    """Return the sha256 of a file, as hex, with bounded memory."""
-    digest = hashlib.sha256()
-    with path.open("rb", buffering=0) as stream:
-        while chunk := stream.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
 
 
 def fetch(

@@ -1,11 +1,35 @@
-"""Files of torchlock's own: complete when they appear, and believed only if nobody else's."""
+"""Files: hashed with bounded memory, complete when they appear, believed if nobody else's."""
 
 from __future__ import annotations
 
 import os
 import stat
 import tempfile
+import threading
+from hashlib import sha256
+from io import FileIO
 from pathlib import Path
+
+from torchlock.tree import CHUNK
+
+_OF_THREAD = threading.local()
+
+
+def sha256_of(path: Path) -> str:
+    """Return the sha256 of a file, as hex."""
+    with path.open("rb", buffering=0) as stream:
+        return sha256_of_rest(stream)
+
+
+def sha256_of_rest(stream: FileIO) -> str:
+    """Return the sha256, as hex, of what is still to be read from an open file."""
+    if not hasattr(_OF_THREAD, "buffer"):
+        _OF_THREAD.buffer = memoryview(bytearray(CHUNK))
+    buffer: memoryview = _OF_THREAD.buffer
+    digest = sha256()
+    while count := stream.readinto(buffer):
+        digest.update(buffer[:count])
+    return digest.hexdigest()
 
 
 def write_atomically(path: Path, contents: bytes) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, cast
 
@@ -83,6 +84,16 @@ class Records:
     platform: str
     tree: str
     wheels: Mapping[str, RecordedWheel]
+
+    @cached_property
+    def expected(self) -> tuple[tuple[str, RecordedFile], ...]:
+        """Each file that an installation must have as the wheel has it, with its wheel's name."""
+        return tuple(
+            (wheel.name, file)
+            for wheel in self.wheels.values()
+            for file in wheel.files
+            if file.scheme != "site" or file.counts
+        )
 
 
 def tree_of(wheels: Iterable[RecordedWheel]) -> dict[str, list[Entry]]:

@@ -1,9 +1,9 @@
 """What files held when they were last read, so that what nobody touched is not read again.
 
 A stamp is a file's device, inode, size, and the times of its last modification and of its last
-change. As with git's index, a file whose stamp is the one noted when it was read is taken to hold
-what it held then: the kernel moves the time of change with every write, chmod and link, and no
-program can put it back. What a stamp cannot show is a medium that decays, a clock that was set
+change. As with git's index, a file whose stamp is one that was noted when it was read is taken to
+hold what it held then: the kernel moves the time of change with every write, chmod and link, and
+no program can put it back. What a stamp cannot show is a medium that decays, a clock that was set
 back, whoever can write the disk past its file system, and stores through a shared mapping where
 the kernel does not count them: on tmpfs, and into a page that is still waiting to be written.
 `invoke env` goes by stamps, and a render of recorded layers; `invoke validate` reads every file.
@@ -12,25 +12,25 @@ An installer that links a file out of its cache moves the time of change too. So
 stamps are compared just before it runs (`before_linking`), and a file that then has the inode,
 size and time of modification of one that was unchanged is that file.
 
-The notes are one JSON file, rows of [device, inode, size, mtime, ctime, sha256], times in
-nanoseconds. They are the user's own word: a file that another user could write is not believed.
+The notes are one binary file: a first line that names the format, then a row of 72 bytes for
+each file, its stamp (five numbers of eight bytes, times in nanoseconds) and its sha256. They are
+the user's own word: a file that another user could write is not believed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
+import errno
 import os
-import stat
+import struct
 import threading
 import time
-from collections.abc import Callable, Iterable
-from hashlib import sha256
+from collections.abc import Iterable
+from itertools import chain, islice
 from pathlib import Path
-from typing import TypeVar
 
-from torchlock.files import write_atomically
-from torchlock.tree import CHUNK, walk
+from torchlock.files import is_ours_alone, sha256_of_rest, write_atomically
+from torchlock.tree import walk
 
 TICK = 20_000_000
 """Nanoseconds; longer than the kernel's clock for time stamps takes to move (10 ms at most).
@@ -42,19 +42,24 @@ is not noted.
 LIMIT = 200_000
 """Rows kept, the latest: some six installations of the stack."""
 
-Item = TypeVar("Item")
-Inode = tuple[int, int]
-Times = tuple[int, int, int]  # size, mtime, ctime
+NAME = "stamps"
+FORMAT = b"torchlock stamps 1\n"
+
+_STAMP = struct.Struct("<5Q")  # device, inode, size, modification, change
+_ROW = struct.Struct(f"<{_STAMP.size}s32s")
+_INODE = slice(0, 16)  # the device and the inode of a stamp
+_BUT_CHANGE = slice(0, 32)  # all of it but the time of change
+_64_BITS = (1 << 64) - 1  # times before 1970 and after 2554 are wrapped
 
 
 class Stamps:
     """Digests of files by their stamps; those noted in this run are kept with `write`."""
 
-    def __init__(self, path: Path, rows: Iterable[tuple[Inode, Times, str]] = ()) -> None:
+    def __init__(self, path: Path, rows: Iterable[tuple[bytes, bytes]] = ()) -> None:
         self._path = path
-        self._old = {inode: (times, digest) for inode, times, digest in rows}
-        self._fresh: dict[Inode, tuple[Times, str]] = {}
-        self._linked: dict[Inode, tuple[int, int, str]] = {}
+        self._old = dict(rows)
+        self._fresh: dict[bytes, bytes] = {}
+        self._linked: dict[bytes, bytes] = {}
 
     @classmethod
     def read(cls, path: Path) -> Stamps:
@@ -62,36 +67,46 @@ class Stamps:
         try:
             with path.open("rb") as stream:
                 status = os.fstat(stream.fileno())
-                if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+                if not is_ours_alone(status):
                     return cls(path)
-                rows = json.load(stream)
-            return cls(path, (((d, i), (s, m, c), h) for d, i, s, m, c, h in rows))
-        except (OSError, ValueError, TypeError):
+                if stream.read(len(FORMAT)) != FORMAT:
+                    return cls(path)
+                return cls(path, _ROW.iter_unpack(stream.read()))
+        except (OSError, struct.error):
             return cls(path)
 
-    def digest(self, status: os.stat_result) -> str | None:
-        """Return the sha256 of an unchanged file that was read, None when it must be read."""
-        inode, times = _inode(status), _times(status)
-        for known in (self._fresh, self._old):
-            if inode in known and known[inode][0] == times:
-                return known[inode][1]
-        linked = self._linked.get(inode)
-        return linked[2] if linked and linked[:2] == times[:2] else None
+    def digest(self, status: os.stat_result, began: int) -> str | None:
+        """Return the sha256 of an unchanged file that was read, None when it must be read.
+
+        Notes what it returns; `began` is when, before `status` was taken (Unix time, ns).
+        """
+        stamp = _stamp(status)
+        digest = (
+            self._old.get(stamp) or self._linked.get(stamp[_BUT_CHANGE]) or self._fresh.get(stamp)
+        )
+        if digest is None:
+            return None
+        if _is_settled(status, began):
+            self._fresh[stamp] = digest
+        return digest.hex()
 
     def note(self, status: os.stat_result, digest: str, began: int) -> None:
         """Note what a file holds; `began` is when, before `status` was taken (Unix time, ns)."""
-        # Whole milliseconds are the mark of a file system that keeps no fine times.
-        if status.st_ctime_ns < began - TICK and status.st_ctime_ns % 1_000_000:
-            self._fresh[_inode(status)] = (_times(status), digest)
+        if _is_settled(status, began):
+            self._fresh[_stamp(status)] = bytes.fromhex(digest)
 
     def before_linking(self, cache: Path) -> None:
         """Follow the unchanged files below `cache` through the links that are made next."""
         with contextlib.suppress(OSError):  # no cache yet
             for _, status in walk(cache):
-                inode = _inode(status)
-                times, digest = self._old.get(inode, ((), ""))
-                if times == _times(status):
-                    self._linked[inode] = (status.st_size, status.st_mtime_ns, digest)
+                stamp = _stamp(status)
+                if digest := self._old.get(stamp):
+                    self._linked[stamp[_BUT_CHANGE]] = digest
+
+    @staticmethod
+    def settle() -> None:
+        """Wait until what changed before can be noted, rather than read it again next time."""
+        time.sleep(TICK / 1e9)
 
     def after_linking(self) -> None:
         """Follow them no longer: the caches may hold other files from here on."""
@@ -99,12 +114,14 @@ class Stamps:
 
     def write(self) -> None:
         """Keep what was noted; a directory that cannot be written is left as it is."""
-        if all(self._old.get(inode) == row for inode, row in self._fresh.items()):
+        if self._fresh.items() <= self._old.items():
             return
-        kept = {i: row for i, row in self._old.items() if i not in self._fresh} | self._fresh
-        rows = [[*inode, *times, digest] for inode, (times, digest) in kept.items()]
+        seen = {stamp[_INODE] for stamp in self._fresh}
+        kept = {s: digest for s, digest in self._old.items() if s[_INODE] not in seen}
+        rows = kept | self._fresh
+        latest = islice(rows.items(), max(0, len(rows) - LIMIT), None)
         with contextlib.suppress(OSError):
-            write_atomically(self._path, json.dumps(rows[-LIMIT:]).encode())
+            write_atomically(self._path, FORMAT + b"".join(chain.from_iterable(latest)))
 
 
 class Reading:
@@ -120,55 +137,54 @@ class Reading:
         self._stamps = stamps
         self._began = time.time_ns()
         self._counting = threading.Lock()
-        self._local = threading.local()
 
     @property
     def told(self) -> str:
         """What was done, for people."""
         return f"{self.read} read, {self.unchanged} unchanged since they were read"
 
-    def will_read(self, status: os.stat_result | None) -> bool:
-        """Say whether learning what a file holds takes reading it."""
-        return not (status and self._stamps and self._stamps.digest(status))
-
-    def split(
-        self, items: Iterable[Item], status_of: Callable[[Item], os.stat_result | None]
-    ) -> tuple[list[Item], list[Item]]:
-        """Return those of `items` whose files are to be read, and the others.
-
-        Threads help with what is read; they only hinder each other with the rest.
-        """
-        read: list[Item] = []
-        rest: list[Item] = []
-        for item in items:
-            (read if self.will_read(status_of(item)) else rest).append(item)
-        return read, rest
-
-    def sha256(self, path: str | Path, status: os.stat_result) -> str:
-        """Return the sha256 of a file, given its status; raise `OSError` if it cannot be read."""
-        digest = self._stamps.digest(status) if self._stamps else None
-        with self._counting:
-            self.read += digest is None
-            self.unchanged += digest is not None
-        digest = digest or self._hash(path)
-        if self._stamps:
-            self._stamps.note(status, digest, self._began)
+    def known(self, status: os.stat_result) -> str | None:
+        """Return the sha256 of a file that is unchanged since it was read, else None."""
+        digest = self._stamps.digest(status, self._began) if self._stamps else None
+        if digest:
+            with self._counting:
+                self.unchanged += 1
         return digest
 
-    def _hash(self, path: str | Path) -> str:
-        if not hasattr(self._local, "buffer"):
-            self._local.buffer = memoryview(bytearray(CHUNK))
-        buffer = self._local.buffer
-        digest = sha256()
-        with open(path, "rb", buffering=0) as stream:  # noqa: PTH123 - a Path costs as much as a file
-            while count := stream.readinto(buffer):
-                digest.update(buffer[:count])
-        return digest.hexdigest()
+    def sha256(self, path: str | Path, status: os.stat_result) -> str:
+        """Return the sha256 of the file that `status` is of, read unless it is `known`.
+
+        Raises `OSError` if it cannot be read, or has another in its place by now.
+        """
+        if digest := self.known(status):
+            return digest
+        with self._counting:
+            self.read += 1
+        with open(path, "rb", buffering=0, opener=_open) as stream:
+            opened = os.fstat(stream.fileno())
+            if (opened.st_dev, opened.st_ino) != (status.st_dev, status.st_ino):
+                raise OSError(errno.ESTALE, "it was replaced while it was looked at", str(path))
+            digest = sha256_of_rest(stream)
+        if self._stamps:
+            self._stamps.note(opened, digest, self._began)
+        return digest
 
 
-def _inode(status: os.stat_result) -> Inode:
-    return status.st_dev, status.st_ino
+def _open(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # a pipe in a file's place would wait for a writer
 
 
-def _times(status: os.stat_result) -> Times:
-    return status.st_size, status.st_mtime_ns, status.st_ctime_ns
+def _stamp(status: os.stat_result) -> bytes:
+    return _STAMP.pack(
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns & _64_BITS,
+        status.st_ctime_ns & _64_BITS,
+    )
+
+
+def _is_settled(status: os.stat_result, began: int) -> bool:
+    """Say whether a change that comes now would show in the time of change."""
+    # Whole milliseconds are the mark of a file system that keeps no fine times.
+    return status.st_ctime_ns < began - TICK and status.st_ctime_ns % 1_000_000 != 0

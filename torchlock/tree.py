@@ -210,14 +210,22 @@ def walk(root: Path) -> Iterator[tuple[str, os.stat_result]]:
     stack = [""]
     while stack:
         below = stack.pop()
+        directory = f"{root}/{below}" if below else str(root)
         start = f"{below}/" if below else ""
-        with os.scandir(root / below) as found:
-            for item in found:
-                path = start + item.name
-                if item.is_dir(follow_symlinks=False):
-                    stack.append(path)
-                else:
-                    yield path, item.stat(follow_symlinks=False)
+        # By its descriptor, so that the kernel need not go down the path for every file.
+        opened = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            with os.scandir(opened) as found:
+                for item in found:
+                    path = start + item.name
+                    if item.is_dir(follow_symlinks=False):
+                        stack.append(path)
+                    else:
+                        yield path, item.stat(follow_symlinks=False)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, directory) from None
+        finally:
+            os.close(opened)
 
 
 def tree_on_disk(root: Path) -> list[Entry]:

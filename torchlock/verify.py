@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from packaging.utils import canonicalize_name
 
@@ -138,17 +138,10 @@ def verify(
         present = dict(walk(site.site_packages)) if present is None else present
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
-    expected = []
-    for wheel in records.wheels.values():
-        roots = {scheme: str(site.root(scheme, wheel.name)) for scheme in get_args(Scheme)}
-        expected += [
-            _Expected(wheel.name, file, f"{roots[file.scheme]}/{file.path}")
-            for file in wheel.files
-            if file.scheme != "site" or file.counts
-        ]
-    findings = _check_files(site, expected, present, reading, workers)
+    counted = _counted(records)
+    findings = _check_files(site, records, counted, present, reading, workers)
     findings += _console_scripts(site, records)
-    foreign = list(_foreign(site, records, present, explained))
+    foreign = list(_foreign(site, counted, present, explained))
     compiled = [f.path for f in foreign if f.kind == "byte code"]
     bytecode, stale = explain_bytecode(site.site_packages, present, compiled)
     if python:
@@ -167,64 +160,102 @@ def verify(
         findings=tuple(findings),
         tree=tree,
         trees=trees,
-        files=len(expected),
-        bytes=sum(e.file.size for e in expected),
+        files=len(records.expected),
+        bytes=sum(file.size for _, file in records.expected),
         bytecode=bytecode,
     )
 
 
 @dataclass(frozen=True)
-class _Expected:
+class _Doubt:
+    """A file that is not known to be right; `status` and `digest` as far as they are known."""
+
     package: str
     file: RecordedFile
     path: str  # in full; a Path for each would cost as much as looking at the files
+    status: os.stat_result | None = None
+    digest: str | None = None
+
+
+Counted = Mapping[str, tuple[str, RecordedFile]]
+
+
+def _counted(records: Records) -> Counted:
+    """Return the files that count for the tree digest, by path, each with its wheel's name."""
+    # Several wheels may carry one path (nvidia/__init__.py): it is looked at once.
+    return {file.path: (name, file) for name, file in records.expected if file.scheme == "site"}
 
 
 def _check_files(
     site: Site,
-    expected: Sequence[_Expected],
+    records: Records,
+    counted: Counted,
     present: Mapping[str, os.stat_result],
     reading: Reading,
     workers: int | None,
 ) -> list[Finding]:
-    # Several wheels may carry one path (nvidia/__init__.py): it is read once.
-    by_path = {e.path: e for e in expected}
-
-    def status_of(item: _Expected) -> os.stat_result | None:
-        return present.get(item.file.path) if item.file.scheme == "site" else None
-
-    todo, here = reading.split(by_path.values(), status_of)
     # Large files first, so that no worker is left alone with one at the end.
-    batches = _batches(sorted(todo, key=lambda e: -e.file.size))
+    doubts = [*_doubts(site, counted, present, reading), *_elsewhere(site, records)]
+    todo = sorted(doubts, key=lambda d: -d.file.size)
 
-    def check(batch: Sequence[_Expected]) -> list[Finding]:
+    def check(batch: Sequence[_Doubt]) -> list[Finding]:
         found = []
         for item in batch:
-            fault = _fault(site, item, status_of(item), reading)
+            fault = _fault(site, item, reading)
             if fault:
                 kind, detail = fault
                 found.append(Finding(kind, item.package, _shown(site, Path(item.path)), detail))
         return found
 
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        found = [finding for findings in pool.map(check, batches) for finding in findings]
-    found += check(here)
+        found = [finding for findings in pool.map(check, _batches(todo)) for finding in findings]
     return sorted(found, key=lambda f: (f.package, f.path))
 
 
-def _batches(todo: Sequence[_Expected]) -> Iterator[Sequence[_Expected]]:
+def _elsewhere(site: Site, records: Records) -> Iterable[_Doubt]:
+    """Return the files outside site-packages, none of which has been looked at."""
+    doubts = [
+        _Doubt(name, file, f"{site.root(file.scheme, name)}/{file.path}")
+        for name, file in records.expected
+        if file.scheme != "site"
+    ]
+    return {doubt.path: doubt for doubt in doubts}.values()
+
+
+def _doubts(
+    site: Site, counted: Counted, present: Mapping[str, os.stat_result], reading: Reading
+) -> Iterator[_Doubt]:
+    """Yield those of site-packages that are not known to be plain files, or programs, as locked.
+
+    Mostly there are next to none, so this loop is what checking costs.
+    """
+    for path, (name, file) in counted.items():
+        status = present.get(path)
+        digest = reading.known(status) if status else None
+        if (
+            status is None
+            or digest != file.sha256
+            or status.st_mode & _KIND != (_PROGRAM if file.executable else _PLAIN)
+        ):
+            yield _Doubt(name, file, f"{site.site_packages}/{path}", status, digest)
+
+
+_PLAIN = stat.S_IFREG
+_PROGRAM = stat.S_IFREG | stat.S_IXUSR
+_KIND = stat.S_IFMT(0o177777) | stat.S_IXUSR  # what tells programs, plain files and other nodes
+
+
+def _batches(todo: Sequence[_Doubt]) -> Iterator[Sequence[_Doubt]]:
     """Yield large files alone and small ones by the hundred: a task costs as much as a file."""
-    large = sum(1 for e in todo if e.file.size >= CHUNK)
+    large = sum(1 for d in todo if d.file.size >= CHUNK)
     for index in range(large):
         yield todo[index : index + 1]
     for index in range(large, len(todo), 100):
         yield todo[index : index + 100]
 
 
-def _fault(
-    site: Site, item: _Expected, status: os.stat_result | None, reading: Reading
-) -> tuple[Kind, str] | None:
-    file = item.file
+def _fault(site: Site, item: _Doubt, reading: Reading) -> tuple[Kind, str] | None:
+    file, status = item.file, item.status
     try:
         if status is None:  # outside site-packages, or not found by the walk
             if file.scheme == "site":
@@ -236,7 +267,7 @@ def _fault(
             return _script_fault(site, item) or _mode_fault(file, status)
         if status.st_size != file.size:
             return "changed", f"{status.st_size} bytes, the lock says {file.size}"
-        actual = reading.sha256(item.path, status)
+        actual = item.digest or reading.sha256(item.path, status)
         if actual != file.sha256:
             return "changed", f"sha256 {actual}, the lock says {file.sha256}"
     except FileNotFoundError:
@@ -254,7 +285,7 @@ def _mode_fault(file: RecordedFile, status: os.stat_result) -> tuple[Kind, str] 
     return "mode", "executable, the lock says not"
 
 
-def _script_fault(site: Site, item: _Expected) -> tuple[Kind, str] | None:
+def _script_fault(site: Site, item: _Doubt) -> tuple[Kind, str] | None:
     """Compare a script, whose first line installers rewrite when it is `#!python`."""
     path = Path(item.path)
     contents = path.read_bytes()
@@ -316,24 +347,26 @@ def _program_fault(site: Site, path: Path, text: str) -> tuple[Kind, str] | None
 
 def _foreign(
     site: Site,
-    records: Records,
+    counted: Mapping[str, object],
     present: Mapping[str, os.stat_result],
     explained: Callable[[str], bool],
 ) -> Iterator[Finding]:
     """Yield what no locked wheel explains; byte code is yielded for `explain_bytecode`."""
-    known = {f.path for w in records.wheels.values() for f in w.files if f.counts}
-    dist_infos = {path.split("/", 1)[0] for path in known if ".dist-info/" in path}
-    modules = _modules(known)
-    for path in sorted(present.keys() - known):
+    unknown = []
+    for path in sorted(present.keys() - counted.keys()):
         top, _, rest = path.partition("/")
-        if rest in INSTALLER_METADATA and top in dist_infos:
+        if rest in INSTALLER_METADATA and f"{top}/WHEEL" in counted:
             continue
         if explained(path):
             continue
         if path.endswith((".pyc", ".pyo")):
             # The source it belongs to decides; a lone one can be imported by itself.
             yield Finding("byte code", "", path, "")
-            continue
+        else:
+            unknown.append(path)
+    modules = _modules(counted) if unknown else {}
+    for path in unknown:
+        rest = path.partition("/")[2]
         shown = _shown(site, site.site_packages / path)
         owner = modules.get(_import_name(path))
         if owner and not rest:
@@ -419,8 +452,7 @@ def _digests(
     for name, paths in differing.items():
         trees[name] = _digest_on_disk(site.site_packages, present, paths)
     if differing:
-        everything = {f.path for w in records.wheels.values() for f in w.files if f.counts}
-        tree = _digest_on_disk(site.site_packages, present, everything)
+        tree = _digest_on_disk(site.site_packages, present, _counted(records))
     return trees, tree
 
 

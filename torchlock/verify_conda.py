@@ -19,9 +19,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
 
-from torchlock.artifacts import sha256_of
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
+from torchlock.files import sha256_of
 from torchlock.formats.conda import (
     CondaPackage,
     InstalledFile,
@@ -159,11 +159,15 @@ def verify_conda(
         for path, e in expected.items()
         if path not in stack and path not in replaced.get(e.package, ())
     ]
-    read, here = reading.split(todo, lambda e: present.get(e.file.path))
+    doubts = []
+    for item in todo:
+        status = present.get(item.file.path)
+        digest = reading.known(status) if status else None
+        if status is None or digest not in item.file.sha256 or _mode_fault(status, item.file):
+            doubts.append((item, status, digest))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
-        checked = [*pool.map(lambda e: _check(prefix, roots, e, present, reading), read)]
-    checked += [_check(prefix, roots, e, present, reading) for e in here]
-    findings = [found for found in checked if found]
+        checked = pool.map(lambda doubt: _check(prefix, roots, doubt, reading), doubts)
+        findings = [found for found in checked if found]
     findings += left_over + list(_records(prefix, opened, present))
     known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
     scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
@@ -183,21 +187,23 @@ def verify_conda(
     )
 
 
-def left_by_scripts(
-    prefix: Path, before: Collection[str], expectation: Expectation
-) -> dict[str, str]:
-    """Return what link scripts wrote: each path that no package explains and its contents.
+def unaccounted(prefix: Path, expectation: Expectation, records: Records) -> list[str]:
+    """Return the paths that neither the stack nor a conda package accounts for, sorted.
 
-    `before` are the paths that were there before the packages were linked. Byte code is left
-    out: it is judged by its source, whoever compiled it.
+    Byte code is left out: it is judged by its source, whoever compiled it.
     """
-    records = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
-    known = expectation.files.keys() | records | CLIENT_FILES | set(before)
-    return {
-        path: _contents(prefix / path)
+    noted = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
+    known = expectation.files.keys() | noted | CLIENT_FILES | _stack_paths(prefix, records)
+    return sorted(
+        path
         for path, _ in walk(prefix)
         if path not in known and "__pycache__" not in Path(path).parts
-    }
+    )
+
+
+def contents_of(prefix: Path, paths: Iterable[str]) -> dict[str, str]:
+    """Return what each of `paths` holds, as `altered_since` compares it."""
+    return {path: _contents(prefix / path) for path in paths}
 
 
 def altered_since(prefix: Path, written: Mapping[str, str]) -> dict[str, str]:
@@ -274,24 +280,28 @@ def _by_path(found: Iterable[_Expected]) -> dict[str, _Expected]:
 def _check(
     prefix: Path,
     roots: Sequence[str],
-    item: _Expected,
-    present: Mapping[str, os.stat_result],
+    doubt: tuple[_Expected, os.stat_result | None, str | None],
     reading: Reading,
 ) -> Finding | None:
-    status = present.get(item.file.path)
+    item, status, digest = doubt
     fault: tuple[Kind, str] | None
     if status is None:
         fault = ("missing", "the file is not there")
     else:
         try:
-            fault = _fault(prefix / item.file.path, status, roots, item, reading)
+            fault = _fault(prefix / item.file.path, status, digest, roots, item, reading)
         except OSError as error:
             fault = ("unreadable", error.strerror or str(error))
     return Finding(fault[0], item.package, item.file.path, fault[1]) if fault else None
 
 
 def _fault(
-    path: Path, status: os.stat_result, roots: Sequence[str], item: _Expected, reading: Reading
+    path: Path,
+    status: os.stat_result,
+    digest: str | None,
+    roots: Sequence[str],
+    item: _Expected,
+    reading: Reading,
 ) -> tuple[Kind, str] | None:
     file = item.file
     if file.target is not None:
@@ -309,10 +319,14 @@ def _fault(
         if not any(is_entry_point_script(text, item.entry_point, p) for p in pythons):
             return "changed", f"it is not the script that runs {item.entry_point}"
     else:
-        actual = reading.sha256(path, status)
+        actual = digest or reading.sha256(path, status)
         if actual not in file.sha256:
             wanted = " or ".join(sorted(file.sha256))
             return "changed", f"sha256 {actual}, the package with this prefix has {wanted}"
+    return _mode_fault(status, file)
+
+
+def _mode_fault(status: os.stat_result, file: InstalledFile) -> tuple[Kind, str] | None:
     if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
         return "mode", "it is set-user-ID or set-group-ID, no conda package's file is"
     if bool(status.st_mode & stat.S_IXUSR) != file.executable:

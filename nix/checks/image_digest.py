@@ -3,8 +3,8 @@
 import sys
 from pathlib import Path
 
-from torchlock.artifacts import sha256_of
 from torchlock.errors import TorchlockError
+from torchlock.files import sha256_of
 from torchlock.oci.layout import Layout
 from torchlock.realize.image import DEFAULT_TAG
 from torchlock.realize.image_documents import image_digest

@@ -17,6 +17,7 @@ from tests.conda.packing import (
     demo_failing_link_script,
     demo_link_script,
     demo_meddling_link_script,
+    demo_slow_link_script,
     demo_text,
     pack_python,
     pack_wheel,
@@ -92,6 +93,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     demo_binary(channel, scratch)
     demo_link_script(channel)
     demo_meddling_link_script(channel)
+    demo_slow_link_script(channel)
     demo_failing_link_script(channel)
     write_channel_index(channel)
     build_wheel(

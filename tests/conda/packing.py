@@ -303,6 +303,11 @@ def demo_link_script(directory: Path) -> Path:
     return _scripted(directory, "scripted", script)
 
 
+def demo_slow_link_script(directory: Path) -> Path:
+    """A package whose post-link script writes a file and then takes long."""
+    return _scripted(directory, "slow", 'echo x > "$PREFIX/slow-began"\nsleep 600\n')
+
+
 def demo_meddling_link_script(directory: Path) -> Path:
     """A package whose post-link script alters a file of its own."""
     return _scripted(directory, "meddling", 'echo y >> "$PREFIX/share/meddling.txt"\n')

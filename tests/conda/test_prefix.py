@@ -19,6 +19,7 @@ import pytest
 
 from tests.conda.conftest import make_repository
 from tests.conda.packing import SITE, bundled_version
+from tests.support.children import wait_until
 from tests.support.disks import small_disk
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
@@ -184,15 +185,17 @@ import pickle, sys
 from pathlib import Path
 from torchlock.artifacts import Store
 from torchlock.realize.prefix import make_prefix
-lock, records, root, prefix = pickle.load(open(sys.argv[1], "rb"))
-make_prefix(lock, records, Path(prefix), Store(Path(root)))
+lock, records, root, prefix, options = pickle.load(open(sys.argv[1], "rb"))
+make_prefix(lock, records, Path(prefix), Store(Path(root)), **options)
 """
 
 
-def start(world, prefix: Path, store: Store) -> subprocess.Popen[bytes]:
+def start(world, prefix: Path, store: Store, lock=None, **options) -> subprocess.Popen[bytes]:
     """Make a prefix in a process of its own, leader of its own process group."""
     asked = prefix.with_name(f"{prefix.name}.asked")
-    asked.write_bytes(pickle.dumps((world.lock, world.records, str(store.root), str(prefix))))
+    asked.write_bytes(
+        pickle.dumps((lock or world.lock, world.records, str(store.root), str(prefix), options))
+    )
     repository = Path(artifacts.__file__).parents[1]
     return subprocess.Popen(
         [sys.executable, "-c", PROGRAM, asked], cwd=repository, start_new_session=True
@@ -392,6 +395,15 @@ def test_what_a_script_left_that_cannot_be_read_any_more_is_altered(world, scrip
         world.make(tmp_path / "demo", scripted)
 
 
+@pytest.mark.parametrize("before", [1, [2]])
+def test_a_damaged_note_of_what_was_there_before_scripts_is_named(world, prefix, before):
+    world.make(prefix)
+    content = json.loads((prefix / "torchlock.json").read_text())
+    (prefix / "torchlock.json").write_text(json.dumps({**content, "before": before}))
+    with pytest.raises(TorchlockError, match=r"torchlock\.json is damaged"):
+        world.make(prefix)
+
+
 @pytest.mark.parametrize("written", [[], "x", {"a": 1}])
 def test_a_damaged_note_of_what_scripts_left_is_named(world, prefix, written):
     world.make(prefix)
@@ -425,6 +437,29 @@ def test_what_a_link_script_altered_is_put_back(world, tmp_path_factory, tmp_pat
     assert "linking again meddling" in said
     assert made.scripts == ("meddling: bin/.meddling-post-link.sh",)
     assert (tmp_path / "demo/share/meddling.txt").read_text() == "x\n"
+
+
+def test_what_is_there_when_a_run_is_killed_in_a_link_script_is_its_or_foreign(
+    world, tmp_path_factory, tmp_path
+):
+    slow = lock_with(world, tmp_path_factory, "slow")
+    prefix = tmp_path / "demo"
+    world.make(prefix, slow)
+    (prefix / "mine.txt").touch()
+    running = start(world, prefix, world.store, slow, link_scripts=True)
+    wait_until((prefix / "slow-began").exists, "the link script")
+    os.killpg(running.pid, signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    with pytest.raises(DoesNotHold, match=r"foreign: mine\.txt") as fault:
+        world.make(prefix, slow)
+    assert "slow-began" not in fault.value.message
+    (prefix / "mine.txt").unlink()
+    made = world.make(prefix, slow)
+    assert made.scripts == ("slow: bin/.slow-post-link.sh",)
+    assert made.conda.scripted == ("slow-began",)
+    (prefix / "later.txt").touch()
+    with pytest.raises(DoesNotHold, match=r"foreign: later\.txt"):
+        world.make(prefix, slow)
 
 
 def test_a_link_script_that_fails_is_an_error(world, tmp_path_factory, tmp_path):

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from torchlock.artifacts import sha256_of
-from torchlock.files import write_atomically
+from torchlock.files import sha256_of, write_atomically
 from torchlock.proof import find_realization, validate
 from torchlock.realize.marker import read_marker, write_marker
 from torchlock.records import write_records
@@ -67,7 +66,7 @@ def test_it_reads_what_stamps_call_unchanged(prefix, repository, world):
     module.unlink()
     module.write_text("evil = True\n")
     time.sleep(0.05)
-    notes = world.store.root / "stamps.json"
+    notes = world.store.root / "stamps"
     before = notes.read_bytes()
     stamps = Stamps.read(notes)
     stamps.note(module.stat(), good, time.time_ns())

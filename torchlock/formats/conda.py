@@ -352,7 +352,10 @@ def installed_files(package: CondaPackage, prefix: str, site: str) -> list[Insta
     """
     found: dict[str, tuple[CondaFile, InstalledFile]] = {}
     for file, placed in placed_files(package, prefix, site):
-        digests = frozenset(sha256(data).hexdigest() for data in placed.contents)
+        if file.sha256 and not file.placeholder:
+            digests = frozenset({file.sha256})
+        else:
+            digests = frozenset(sha256(data).hexdigest() for data in placed.contents)
         if placed.same_as is not None:
             digests = found[placed.same_as][1].sha256
         found[placed.path] = (

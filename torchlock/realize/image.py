@@ -37,7 +37,7 @@ from torchlock.realize.image_documents import Image, contents_layer, documents_o
 from torchlock.realize.image_plan import PLATFORM, ImageSource, Planned, plan, recorded_layers
 from torchlock.realize.image_records import LayerCache
 from torchlock.realize.image_wheels import SITE, wheels_items
-from torchlock.realize.venv import read_stamps
+from torchlock.realize.place import read_stamps
 from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
 from torchlock.stamps import Reading

@@ -68,7 +68,7 @@ def find_interpreter() -> Interpreter:
 
     Raises `TorchlockError` when there is none and none can be fetched.
     """
-    running = _asked(Path(sys.executable))
+    running = _running()
     if running:
         return Interpreter(running, "the running one")
     found = _uv_python("find", PYTHON_VERSION, "--no-python-downloads")
@@ -87,6 +87,14 @@ def find_interpreter() -> Interpreter:
         "Ubuntu: add the deadsnakes archive; Fedora: dnf install python3.11), "
         f"or where the network allows: uv python install {PYTHON_VERSION}",
     )
+
+
+def _running() -> Path | None:
+    """Return the base interpreter behind the running one if that is a CPython 3.11."""
+    version = ".".join(map(str, sys.version_info[:2]))
+    if (platform.python_implementation(), version) != ("CPython", PYTHON_VERSION):
+        return None
+    return Path(getattr(sys, "_base_executable", sys.executable))
 
 
 def _asked(program: Path) -> Path | None:

@@ -24,7 +24,8 @@ class Marker:
     """What a prefix holds: the lock's digest, the foundation, the names of its wheels.
 
     `scripts` names the conda packages (as in `conda-meta`) whose link scripts were run, and
-    `written` what those left: paths and their contents.
+    `written` what those left: paths and their contents. While link scripts run, `before` are the
+    paths that no package accounted for when they began; else it is None.
     """
 
     lock: str
@@ -33,6 +34,7 @@ class Marker:
     complete: bool
     scripts: tuple[str, ...] = ()
     written: Mapping[str, str] = field(default_factory=dict)
+    before: tuple[str, ...] | None = None
 
 
 def read_marker(prefix: Path) -> Marker | None:
@@ -47,7 +49,10 @@ def read_marker(prefix: Path) -> Marker | None:
             raise ValueError("another format")
         lists = {key: tuple(content.get(key, ())) for key in ("wheels", "scripts")}
         written = dict(content.get("written", {}))
-        if not all(isinstance(text, str) for text in (*lists["scripts"], *written.values())):
+        if content.get("before") is not None:
+            lists["before"] = tuple(content["before"])
+        texts = (*lists["scripts"], *written.values(), *lists.get("before", ()))
+        if not all(isinstance(text, str) for text in texts):
             raise ValueError("not text")
         return Marker(**{**content, **lists, "written": written})
     except FileNotFoundError:

@@ -14,12 +14,14 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.channels import channel_of
+from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import Lock, Package
@@ -33,14 +35,9 @@ from torchlock.realize.foundation import (
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.stack import install_stack, remove_from_stack, unfinished, wheel_cache
-from torchlock.realize.venv import (
-    REPAIRABLE,
-    alone,
-    check_space,
-    conda_cache,
-    read_stamps,
-)
+from torchlock.realize.place import alone, check_space, conda_cache, read_stamps, wheel_cache
+from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
+from torchlock.realize.venv import REPAIRABLE
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.repository import this_repository
@@ -52,7 +49,8 @@ from torchlock.verify_conda import (
     CondaVerdict,
     Expectation,
     altered_since,
-    left_by_scripts,
+    contents_of,
+    unaccounted,
     verify_conda,
 )
 
@@ -75,6 +73,7 @@ class MadePrefix:
     scripts: tuple[str, ...]
 
 
+@collector_paused()
 def make_prefix(
     lock: Lock,
     records: Records,
@@ -98,7 +97,7 @@ def make_prefix(
     platform = host_platform()
     prefix = prefix.absolute()
     wheels = lock.wheels(platform)
-    with alone(prefix, store), ThreadPoolExecutor(2) as beside:
+    with alone(prefix, store), ThreadPoolExecutor(1) as beside:
         stamps = read_stamps(store)
         marker = read_marker(prefix)
         if marker and marker.foundation != "conda":
@@ -109,6 +108,13 @@ def make_prefix(
         hashing = Reading(stamps)
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
+        work = _Work(
+            prefix, platform, foundation, wheels, records, store, stamps, say, link_scripts, beside
+        )  # fmt: skip
+        if marker and marker.before is not None:
+            say("a run was broken off in its link scripts; what is new since is taken for theirs")
+            _sweep(prefix)
+            marker = work.after_scripts(marker)
         # What the script of a package left that is locked no more is nobody's.
         known = marker and set(marker.scripts) <= {p.content.record_name for p in foundation}
         goal = Marker(
@@ -119,11 +125,6 @@ def make_prefix(
             scripts=marker.scripts if marker and known else (),
             written=marker.written if marker and known else {},
         )
-        expecting = beside.submit(expect_foundation, prefix, foundation)
-        work = _Work(
-            prefix, platform, foundation, expecting, wheels, records, store, stamps, say,
-            link_scripts,
-        )  # fmt: skip
         unrun = work.unrun(goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
         if marker == goal and whole and not (link_scripts and work.pending(goal)):
@@ -141,7 +142,7 @@ def make_prefix(
         begun = replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False)
         write_marker(prefix, begun)
         _sweep(prefix)
-        begun = work.link_all(begun, beside)
+        begun = work.link_all(begun)
         (prefix / SITE).mkdir(parents=True, exist_ok=True)  # packages that are linked stay so
         work.install(gone)
         conda, stack, linked_again = work.repair(begun)
@@ -163,13 +164,18 @@ class _Work:
     prefix: Path
     platform: str
     foundation: Sequence[LockedConda]
-    expecting: Future[Expectation]
     wheels: Sequence[Package]
     records: Records
     store: Store
     stamps: Stamps
     say: Callable[[str], None]
     link_scripts: bool
+    beside: ThreadPoolExecutor
+
+    @cached_property
+    def expecting(self) -> Future[Expectation]:
+        """What the packages must have in the prefix; begun when it is first asked for."""
+        return self.beside.submit(expect_foundation, self.prefix, self.foundation)
 
     @property
     def python(self) -> Path:
@@ -222,17 +228,18 @@ class _Work:
             )
         return conda, stack
 
-    def link_all(self, marker: Marker, beside: ThreadPoolExecutor) -> Marker:
+    def link_all(self, marker: Marker) -> Marker:
         """Link the conda half; return the marker with the link scripts run and what they left."""
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
         self.stamps.before_linking(conda_cache(self.store))
-        following = beside.submit(self.stamps.before_linking, wheel_cache(self.store))
+        following = self.beside.submit(self.stamps.before_linking, wheel_cache(self.store))
+        _ = self.expecting  # after that, for uv waits for that alone
         pending = self.pending(marker)
         if not self.link_scripts or not pending:
             self.link()
         else:
-            before = {path for path, _ in walk(self.prefix)} - marker.written.keys()
-            altered = altered_since(self.prefix, marker.written)
+            marker = self.before_scripts(marker)
+            write_marker(self.prefix, marker)
             for name in pending:
                 # To rattler it is then not installed: it links it, and runs its scripts.
                 (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
@@ -240,11 +247,22 @@ class _Work:
                 self.link(scripts=True)
                 marker = replace(marker, scripts=(*marker.scripts, *pending))
             finally:
-                left = left_by_scripts(self.prefix, before, self.expecting.result())
-                marker = replace(marker, written={**left, **altered})
+                marker = self.after_scripts(marker)
                 write_marker(self.prefix, marker)
         following.result()
         return marker
+
+    def before_scripts(self, marker: Marker) -> Marker:
+        """Note whose the files are now: what scripts left and is altered is not theirs any more."""
+        found = unaccounted(self.prefix, self.expecting.result(), self.records)
+        before = tuple(path for path in found if path not in marker.written)
+        return replace(marker, written=altered_since(self.prefix, marker.written), before=before)
+
+    def after_scripts(self, marker: Marker) -> Marker:
+        """Note what scripts left: all that is unaccounted for and was not `before`."""
+        found = unaccounted(self.prefix, self.expecting.result(), self.records)
+        left = contents_of(self.prefix, set(found) - set(marker.before or ()))
+        return replace(marker, written={**left, **marker.written}, before=None)
 
     def install(self, gone: Sequence[str]) -> None:
         """Install the wheels; take away those that only an earlier lock had."""
@@ -253,7 +271,9 @@ class _Work:
         broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
         if broken_off:
             self.stamps.after_linking()
+        self.beside.submit(lambda: self.records.expected)  # takes a moment the first time
         install_stack(self.python, self.wheels, self.store, again=broken_off)
+        self.stamps.settle()
 
     def repair(self, marker: Marker) -> tuple[CondaVerdict, Verdict, set[str]]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`.

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
+from torchlock.realize.place import wheel_cache
 from torchlock.uv import uv_command, uv_environment
 
 
@@ -51,9 +52,13 @@ def install_stack(
         )  # fmt: skip
 
 
-def wheel_cache(store: Store) -> Path:
-    """Return where uv keeps the wheels it has unpacked."""
-    return store.root / "uv"
+def introduce(python: Path, store: Store) -> None:
+    """Have uv look at a new interpreter while there is time for it; it remembers in its cache.
+
+    Whatever is wrong with the interpreter, `install_stack` says.
+    """
+    with _wheelhouse(store, ()) as (_, cache):
+        _run_uv(["python", "find", str(python), "--no-project", "--cache-dir", str(cache)])
 
 
 def unfinished(site_packages: Path, wheels: Sequence[Package]) -> list[str]:
@@ -94,15 +99,19 @@ def remove_leftovers(site_packages: Path) -> None:
                 path.unlink(missing_ok=True)
 
 
-def _uv(arguments: list[str], given: str = "") -> None:
+def _run_uv(arguments: list[str], given: str = "") -> subprocess.CompletedProcess[str]:
     command = [
         *uv_command(), *arguments, "--no-config", "--no-progress",
         "--color", "never", "--no-python-downloads",
     ]  # fmt: skip
     environment = {**uv_environment(), "UV_BREAK_SYSTEM_PACKAGES": "1"}
-    done = subprocess.run(
+    return subprocess.run(
         command, env=environment, input=given, capture_output=True, text=True, check=False
     )
+
+
+def _uv(arguments: list[str], given: str = "") -> None:
+    done = _run_uv(arguments, given)
     if done.returncode == 0:
         return
     said = done.stderr.strip()
@@ -136,16 +145,23 @@ def _wheelhouse(store: Store, wheels: Sequence[Package]) -> Iterator[tuple[Path,
         directory, cache = scratch / "wheelhouse", scratch / "uv"
         directory.mkdir()
     try:
+        # Of two wheels of one version uv would take the one it prefers, not the locked one.
+        names = {wheel.filename for wheel in wheels}
+        releases = {_release(name) for name in names}
+        for link in directory.iterdir():
+            if link.name not in names and _release(link.name) in releases:
+                link.unlink(missing_ok=True)
         for wheel in wheels:
-            # Of two wheels of one version uv would take the one it prefers, not the locked one.
-            for other in directory.glob("-".join([*wheel.filename.split("-")[:2], "*.whl"])):
-                if other.name != wheel.filename:
-                    other.unlink(missing_ok=True)
             _link(directory / wheel.filename, store.path(wheel))
         yield directory, cache
     finally:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _release(wheel: str) -> tuple[str, ...]:
+    """Return the name and the version that a wheel's file name begins with."""
+    return tuple(wheel.split("-")[:2])
 
 
 def _link(link: Path, target: Path) -> None:

@@ -3,31 +3,27 @@
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
-import shutil
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
+from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
+from torchlock.realize.place import alone, check_space, existing, read_stamps, wheel_cache
 from torchlock.realize.stack import (
     install_stack,
+    introduce,
     remove_from_stack,
     remove_leftovers,
     unfinished,
-    wheel_cache,
 )
 from torchlock.records import Records
 from torchlock.report import describe
@@ -36,9 +32,6 @@ from torchlock.verify import Finding, Verdict, find_site, verify
 
 REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
 """Findings that installing the wheel again removes; the others are files of somebody else."""
-
-SPARE = 200_000_000
-"""Bytes that must stay free beyond what the stack takes."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +43,7 @@ class Made:
     verdict: Verdict
 
 
+@collector_paused()
 def make_venv(
     lock: Lock,
     records: Records,
@@ -109,16 +103,6 @@ def make_venv(
         return Made(prefix, installed=True, verdict=verdict)
 
 
-def conda_cache(store: Store) -> Path:
-    """Return where rattler keeps the conda packages it has unpacked."""
-    return store.root / "conda"
-
-
-def read_stamps(store: Store) -> Stamps:
-    """Return what is noted of the files that were read below `store` and in prefixes."""
-    return Stamps.read(store.root / "stamps.json")
-
-
 def _judge(prefix: Path, records: Records, stamps: Stamps, say: Callable[[str], None]) -> Verdict:
     reading = Reading(stamps)
     verdict = verify(find_site(prefix), records, python=prefix / "bin" / "python", reading=reading)
@@ -154,6 +138,7 @@ def _build(
         if interpreter:
             say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
             _make_interpreter(prefix, interpreter)
+            introduce(prefix / "bin" / "python", store)
         remove_from_stack(prefix / "bin" / "python", gone, store)
         following.result()
 
@@ -177,7 +162,10 @@ def _install_until_it_holds(
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
-        install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
+        with ThreadPoolExecutor(1) as beside:
+            beside.submit(lambda: records.expected)  # takes a moment the first time
+            install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
+        stamps.settle()
         verdict = _judge(prefix, records, stamps, say)
         damaged = _damaged(verdict)
         if not _removed_bytecode(prefix, verdict) and not damaged:
@@ -219,51 +207,20 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
     )
 
 
-def check_space(
-    prefix: Path, store: Store, wheels: Sequence[Package], records: Records, *, conda: int = 0
-) -> None:
-    """Raise before anything is written when the disks cannot hold what is to come.
-
-    `conda` is what the conda packages, which are in the store, come to when unpacked, in bytes.
-    """
-    sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
-    download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
-    unpacked = {wheel_cache(store): sum(size for _, size in sizes.values()),
-                conda_cache(store): conda}  # fmt: skip
-    cache_disk, prefix_disk = _existing(store.root), _existing(prefix)
-    needs = {cache_disk: download + sum(n for cache, n in unpacked.items() if not cache.exists())}
-    if cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
-        needs[prefix_disk] = sum(unpacked.values())  # else what is unpacked is linked into place
-    for place, need in needs.items():
-        free = shutil.disk_usage(place).free
-        if free < need + SPARE:
-            raise TorchlockError(
-                f"no space for the environment on the disk of {place}: "
-                f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
-                hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
-            )
-
-
 def _check_writable(prefix: Path) -> None:
     """Raise before gigabytes are fetched for a prefix that could not be made."""
-    if not os.access(_existing(prefix), os.W_OK | os.X_OK):
+    if not os.access(existing(prefix), os.W_OK | os.X_OK):
         raise TorchlockError(
             f"{prefix} cannot be written: {os.strerror(errno.EACCES)}",
             hint="choose another place: invoke env --prefix DIR",
         )
 
 
-def _existing(path: Path) -> Path:
-    while not path.exists():
-        path = path.parent
-    return path
-
-
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:
     for name in ("python", "python3", f"python{PYTHON_VERSION}"):
         # venv keeps what is there, wherever it leads.
         (prefix / "bin" / name).unlink(missing_ok=True)
-    command = [str(interpreter.program), "-I", "-m", "venv", "--without-pip", str(prefix)]
+    command = [str(interpreter.program), "-I", "-S", "-m", "venv", "--without-pip", str(prefix)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not _works(prefix):
         raise TorchlockError(
@@ -292,26 +249,3 @@ def _works(prefix: Path) -> bool:
         return version == PYTHON_VERSION and Path(home).samefile(prefix)
     except (OSError, ValueError, subprocess.TimeoutExpired):
         return False
-
-
-@contextmanager
-def alone(prefix: Path, store: Store) -> Iterator[None]:
-    """Keep two runs from writing one prefix at the same time."""
-    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
-    directory = store.root / "locks"
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-        (directory / name).touch()
-    except OSError:
-        directory = Path(tempfile.gettempdir())
-    lock = FileLock(directory / name)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise TorchlockError(
-            f"another torchlock is working on {prefix}", hint="wait for it, then run this again"
-        ) from None
-    try:
-        yield
-    finally:
-        lock.release()

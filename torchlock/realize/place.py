@@ -1,0 +1,92 @@
+"""The places that a realization works in: its prefix, alone, and the caches beside the store."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from torchlock.artifacts import Store
+from torchlock.errors import TorchlockError
+from torchlock.lock import Package
+from torchlock.records import Records
+from torchlock.stamps import Stamps
+
+SPARE = 200_000_000
+"""Bytes that must stay free beyond what the stack takes."""
+
+
+def wheel_cache(store: Store) -> Path:
+    """Return where uv keeps the wheels it has unpacked."""
+    return store.root / "uv"
+
+
+def conda_cache(store: Store) -> Path:
+    """Return where rattler keeps the conda packages it has unpacked."""
+    return store.root / "conda"
+
+
+def read_stamps(store: Store) -> Stamps:
+    """Return what is noted of the files that were read below `store` and in prefixes."""
+    return Stamps.read(store.root / "stamps")
+
+
+def check_space(
+    prefix: Path, store: Store, wheels: Sequence[Package], records: Records, *, conda: int = 0
+) -> None:
+    """Raise before anything is written when the disks cannot hold what is to come.
+
+    `conda` is what the conda packages, which are in the store, come to when unpacked, in bytes.
+    """
+    sizes = {w.wheel: (w.wheel_size, w.size) for w in records.wheels.values()}
+    download = sum(sizes.get(w.sha256, (0, 0))[0] for w in wheels if not store.path(w).exists())
+    unpacked = {wheel_cache(store): sum(size for _, size in sizes.values()),
+                conda_cache(store): conda}  # fmt: skip
+    cache_disk, prefix_disk = existing(store.root), existing(prefix)
+    needs = {cache_disk: download + sum(n for cache, n in unpacked.items() if not cache.exists())}
+    if cache_disk.stat().st_dev != prefix_disk.stat().st_dev:
+        needs[prefix_disk] = sum(unpacked.values())  # else what is unpacked is linked into place
+    for place, need in needs.items():
+        free = shutil.disk_usage(place).free
+        if free < need + SPARE:
+            raise TorchlockError(
+                f"no space for the environment on the disk of {place}: "
+                f"{free / 1e9:.1f} GB free, {(need + SPARE) / 1e9:.1f} GB needed",
+                hint="free some space, choose another --prefix, or set TORCHLOCK_CACHE",
+            )
+
+
+def existing(path: Path) -> Path:
+    """Return `path`, or the nearest directory above it that exists."""
+    while not path.exists():
+        path = path.parent
+    return path
+
+
+@contextmanager
+def alone(prefix: Path, store: Store) -> Iterator[None]:
+    """Keep two runs from writing one prefix at the same time."""
+    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
+    directory = store.root / "locks"
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / name).touch()
+    except OSError:
+        directory = Path(tempfile.gettempdir())
+    lock = FileLock(directory / name)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        raise TorchlockError(
+            f"another torchlock is working on {prefix}", hint="wait for it, then run this again"
+        ) from None
+    try:
+        yield
+    finally:
+        lock.release()
