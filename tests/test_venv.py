@@ -150,7 +150,7 @@ def test_a_fresh_venv_is_what_the_lock_says_and_runs(world):
     assert world.run("python", "-c", "import beta; print(beta.VALUE)") == "2"
     assert world.run("python", "-c", "import sys; print(sys.prefix)") == str(world.prefix)
     marker = read_marker(world.prefix)
-    assert marker == Marker(world.lock.digest, "venv", ("alpha", "beta"), complete=True)
+    assert marker == Marker(world.lock.digest, "venv", ("alpha==1.0", "beta==1.0"), complete=True)
 
 
 def test_again_changes_nothing(world):
@@ -338,7 +338,70 @@ def test_a_changed_lock_moves_the_prefix(world, tmp_path):
     assert (site / "mine.py").exists()
     uv("pip", "uninstall", "--python", str(world.prefix / "bin/python"), "mine")
     assert world.make().verdict.tree == world.records.tree
-    assert read_marker(world.prefix).wheels == ("beta", "gamma")
+    assert read_marker(world.prefix).wheels == ("beta==2.0", "gamma==1.0")
+
+
+def test_a_wheel_that_the_user_moved_to_another_version_is_not_taken_away(world, tmp_path):
+    world.make()
+    uv_install(world.prefix, build_wheel(tmp_path, "alpha", "1.1", files={"alpha.py": b"mine\n"}))
+    world.wheels = [path for path in world.wheels if not path.name.startswith("alpha")]
+    error = broken(world, DoesNotHold)
+    assert f"foreign: {SITE}/alpha.py" in error.message
+    assert (world.prefix / SITE / "alpha.py").read_text() == "mine\n"
+
+
+def test_a_file_of_the_user_is_not_overwritten_by_a_wheel_of_a_new_lock(world, tmp_path):
+    world.make()
+    mine = world.prefix / SITE / "gamma.py"
+    mine.write_text("years of work")
+    gamma = build_wheel(tmp_path / "wheels", "gamma", files={"gamma.py": b"", "delta.py": b""})
+    world.wheels = [*world.wheels, gamma]
+    world.fill_store()
+    for _ in range(2):
+        error = broken(world, DoesNotHold)
+        assert (
+            f"foreign: {SITE}/gamma.py (gamma): a file of the lock would take its" in error.message
+        )
+        assert "nothing has been changed" in error.message
+        assert mine.read_text() == "years of work"
+        assert not (world.prefix / SITE / "delta.py").exists()
+    mine.rename(tmp_path / "gamma.py")
+    assert world.make().verdict.holds
+
+
+def test_nothing_is_written_or_removed_through_a_directory_that_is_a_link(world, tmp_path):
+    world.make()
+    outside = tmp_path / "outside"
+    (world.prefix / SITE / "alpha").rename(outside)
+    (world.prefix / SITE / "alpha").symlink_to(outside)
+    (outside / "__init__.py").write_text("mine\n")
+    before = {path.name: path.read_bytes() for path in outside.iterdir() if path.is_file()}
+    for lock in ("the same", "without alpha"):
+        if lock == "without alpha":
+            world.wheels = [path for path in world.wheels if not path.name.startswith("alpha")]
+        error = broken(world, DoesNotHold)
+        assert f"foreign: {SITE}/alpha: a link to {outside} stands in the place" in error.message
+        assert {p.name: p.read_bytes() for p in outside.iterdir() if p.is_file()} == before
+
+
+def test_a_directory_of_the_user_in_the_place_of_a_file_is_named(world):
+    world.make()
+    place = world.prefix / SITE / "beta.py"
+    place.unlink()
+    place.mkdir()
+    (place / "thesis.tex").write_text("years of work")
+    for _ in range(2):
+        error = broken(world, DoesNotHold)
+        assert f"{SITE}/beta.py: a directory stands in the place of a file" in error.message
+    assert (place / "thesis.tex").exists()
+
+
+def test_it_says_why_something_is_installed_again(world):
+    world.make()
+    (world.prefix / SITE / "beta.py").unlink()
+    said: list[str] = []
+    world.make(say=said.append)
+    assert any(f"missing: {SITE}/beta.py (beta)" in line for line in said)
 
 
 def test_a_wheel_of_one_version_but_other_contents_replaces_the_old(world, tmp_path):

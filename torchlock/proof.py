@@ -156,14 +156,16 @@ def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Fil
     """Judge the stack's files and, in a conda prefix, those of the conda half as well."""
     conda, unjudged = None, ""
     if realization.foundation == "conda":
-        conda, unjudged = _judge_conda(lock, realization.prefix, records)
+        conda, unjudged = _judge_conda(lock, realization, records)
         if conda and conda.scripted:
             unjudged = (
                 f"{len(conda.scripted)} files that link scripts wrote, which no lock can prove, "
                 f"the first: {conda.scripted[0]}"
             )
-    # Elsewhere byte code may come from another patch release, whose code differs in places.
-    python = realization.python if realization.foundation == "venv" else None
+    # Elsewhere byte code may come from another patch release, whose code differs in places; and
+    # a Python that is not what the lock says is not asked.
+    asked = conda.sound if conda else realization.foundation == "venv"
+    python = realization.python if asked else None
     verdict = verify(
         find_site(realization.prefix),
         records,
@@ -183,8 +185,11 @@ def _judge_files(lock: Lock, realization: Realization, records: Records) -> _Fil
     return _Files(findings, told)
 
 
-def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdict | None, str]:
+def _judge_conda(
+    lock: Lock, realization: Realization, records: Records
+) -> tuple[CondaVerdict | None, str]:
     """Return the verdict on the conda half, or None and why it could not be judged."""
+    prefix = realization.prefix
     try:
         marker = read_marker(prefix) if (prefix / MARKER).is_file() else None
         verdict = judge_foundation(
@@ -194,6 +199,7 @@ def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdi
             records,
             default_store(),
             written=marker.written if marker else {},
+            python=realization.python,
         )
         return verdict, ""
     except ArtifactError as error:

@@ -166,6 +166,21 @@ def verify(
     )
 
 
+def differing_files(
+    site: Site,
+    records: Records,
+    *,
+    reading: Reading,
+    present: Mapping[str, os.stat_result],
+) -> list[Finding]:
+    """Return the locked wheels' files that are not as recorded, and nothing of what else is there.
+
+    What `verify` begins with; `reading` and `present` as there.
+    """
+    found = _check_files(site, records, _counted(records), present, reading, None)
+    return [*found, *_console_scripts(site, records)]
+
+
 @dataclass(frozen=True)
 class _Doubt:
     """A file that is not known to be right; `status` and `digest` as far as they are known."""
@@ -242,7 +257,9 @@ def _doubts(
 
 _PLAIN = stat.S_IFREG
 _PROGRAM = stat.S_IFREG | stat.S_IXUSR
-_KIND = stat.S_IFMT(0o177777) | stat.S_IXUSR  # what tells programs, plain files and other nodes
+_SET_ID = stat.S_ISUID | stat.S_ISGID
+# What tells programs, plain files and other nodes.
+_KIND = stat.S_IFMT(0o177777) | stat.S_IXUSR | _SET_ID
 
 
 def _batches(todo: Sequence[_Doubt]) -> Iterator[Sequence[_Doubt]]:
@@ -258,9 +275,9 @@ def _fault(site: Site, item: _Doubt, reading: Reading) -> tuple[Kind, str] | Non
     file, status = item.file, item.status
     try:
         if status is None:  # outside site-packages, or not found by the walk
-            if file.scheme == "site":
-                return "missing", "the file is not there"
             status = os.lstat(item.path)
+            if file.scheme == "site":
+                return instead_of_a_file(status)
         if not stat.S_ISREG(status.st_mode):
             return "not a file", "a link or another kind of node stands in its place"
         if file.scheme == "scripts":
@@ -270,14 +287,30 @@ def _fault(site: Site, item: _Doubt, reading: Reading) -> tuple[Kind, str] | Non
         actual = item.digest or reading.sha256(item.path, status)
         if actual != file.sha256:
             return "changed", f"sha256 {actual}, the lock says {file.sha256}"
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return "missing", "the file is not there"
     except OSError as error:
         return "unreadable", error.strerror or str(error)
     return _mode_fault(file, status)
 
 
+def instead_of_a_file(status: os.stat_result) -> tuple[Kind, str]:
+    """Say what is found, by its lstat, at the path of a file that the walk did not find."""
+    if stat.S_ISDIR(status.st_mode):
+        return "not a file", "a directory stands in its place"
+    return "missing", "a link to another directory stands in the place of one above it"
+
+
+def set_id_fault(status: os.stat_result) -> tuple[Kind, str] | None:
+    """Say that a file would run as another user or group: no package's file does."""
+    if status.st_mode & _SET_ID:
+        return "mode", "it is set-user-ID or set-group-ID, no locked package's file is"
+    return None
+
+
 def _mode_fault(file: RecordedFile, status: os.stat_result) -> tuple[Kind, str] | None:
+    if fault := set_id_fault(status):
+        return fault
     if bool(status.st_mode & stat.S_IXUSR) == file.executable:
         return None
     if file.executable:
@@ -329,7 +362,7 @@ def _console_fault(site: Site, path: Path, targets: Sequence[str]) -> tuple[Kind
     fault = script_fault(text, targets)
     if fault:
         return "changed", fault
-    wrong = _program_fault(site, path, text)
+    wrong = _program_fault(site, path, text) or set_id_fault(status)
     return wrong or (None if status.st_mode & stat.S_IXUSR else ("mode", "not executable"))
 
 

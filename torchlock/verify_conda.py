@@ -14,7 +14,7 @@ import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import get_args
@@ -32,10 +32,11 @@ from torchlock.formats.conda import (
 )
 from torchlock.formats.wheel import Scheme
 from torchlock.lock import PYTHON_VERSION, Package
+from torchlock.recompile import differing
 from torchlock.records import Records
 from torchlock.stamps import Reading
 from torchlock.tree import walk
-from torchlock.verify import Finding, Kind, Site
+from torchlock.verify import Finding, Kind, Site, instead_of_a_file, set_id_fault
 
 SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 """Where a conda prefix has its site-packages."""
@@ -66,6 +67,11 @@ class CondaVerdict:
         """Whether everything is what the lock says."""
         return not self.findings
 
+    @property
+    def sound(self) -> bool:
+        """Whether nothing but byte code differs, so that the prefix's own Python can be asked."""
+        return all(f.kind == "byte code" for f in self.findings)
+
     def explains(self, path: str) -> bool:
         """Say whether a conda package accounts for a path relative to site-packages."""
         full = f"{SITE}/{path}"
@@ -77,6 +83,7 @@ class _Expected:
     package: str
     file: InstalledFile
     entry_point: str = ""  # "module:function" of a generated script, else empty
+    others: tuple[_Expected, ...] = ()  # what other packages have at this path: one is there
 
 
 def is_conda_prefix(prefix: Path) -> bool:
@@ -86,11 +93,16 @@ def is_conda_prefix(prefix: Path) -> bool:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What locked conda packages, opened, must have in a prefix that goes by the names `roots`."""
+    """What locked conda packages, opened, must have in a prefix that goes by the names `roots`.
+
+    `files` must be there. `set_aside` may be: where several packages have one path, rattler keeps
+    the files that it does not put there below `__clobbers__/PACKAGE`.
+    """
 
     roots: tuple[str, ...]
     packages: tuple[tuple[Package, CondaPackage], ...]
     files: Mapping[str, _Expected]
+    set_aside: Mapping[str, _Expected]
 
 
 def expect(
@@ -111,7 +123,8 @@ def expect(
     roots = tuple(sorted({str(name) for name in names}))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         trees = pool.map(lambda item: _expected(item[1], roots), opened)
-        return Expectation(roots, opened, _by_path(e for tree in trees for e in tree))
+        files = _by_path(e for tree in trees for e in tree)
+    return Expectation(roots, opened, files, _set_aside(files))
 
 
 def verify_conda(
@@ -120,16 +133,19 @@ def verify_conda(
     records: Records,
     *,
     written: Mapping[str, str] = MappingProxyType({}),
+    python: Path | None = None,
     reading: Reading | None = None,
     present: Mapping[str, os.stat_result] | None = None,
     workers: int | None = None,
 ) -> CondaVerdict:
     """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for, `written` what link scripts left (`left_by_scripts`).
-    Every file is read, unless a `reading` with stamps was begun; `present` is what `walk` finds in
-    the prefix, where the caller has it. Raises `TorchlockError` when the prefix is no conda
-    prefix; everything else is a finding.
+    `records` say what the stack accounts for, `written` what link scripts left (`contents_of`).
+    With `python`, the prefix's own, byte code that no package brought is also compared with what
+    its source compiles to, if nothing else was found: a changed Python is not asked. Every file
+    is read, unless a `reading` with stamps was begun; `present` is what `walk` finds in the
+    prefix, where the caller has it. Raises `TorchlockError` when the prefix is no conda prefix or
+    `python` does not run; everything else is a finding.
     """
     if not is_conda_prefix(prefix):
         raise TorchlockError(
@@ -142,7 +158,7 @@ def verify_conda(
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
     opened, roots, expected = expectation.packages, expectation.roots, expectation.files
-    stack = _stack_paths(prefix, records)
+    stack = stack_paths(prefix, records)
     replaced = {
         package.name: paths
         for _, package in opened
@@ -159,8 +175,9 @@ def verify_conda(
         for path, e in expected.items()
         if path not in stack and path not in replaced.get(e.package, ())
     ]
+    aside = [e for path, e in expectation.set_aside.items() if path in present]
     doubts = []
-    for item in todo:
+    for item in (*todo, *aside):
         status = present.get(item.file.path)
         digest = reading.known(status) if status else None
         if status is None or digest not in item.file.sha256 or _mode_fault(status, item.file):
@@ -168,21 +185,29 @@ def verify_conda(
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:
         checked = pool.map(lambda doubt: _check(prefix, roots, doubt, reading), doubts)
         findings = [found for found in checked if found]
-    findings += left_over + list(_records(prefix, opened, present))
-    known = expected.keys() | stack | {f"conda-meta/{p.record_name}.json" for _, p in opened}
+    findings += left_over + list(_records(prefix, opened, replaced, present))
+    known = (
+        expected.keys()
+        | expectation.set_aside.keys()
+        | stack
+        | {f"conda-meta/{p.record_name}.json" for _, p in opened}
+    )
     scripted = {p: digest for p, digest in written.items() if p in present and p not in known}
     altered = altered_since(prefix, scripted)
     findings += [
         Finding("changed", "", path, "it is not as a link script left it") for path in altered
     ]
-    bytecode, foreign = _foreign(prefix, present, known | scripted.keys())
+    findings += _foreign(prefix, present, known | scripted.keys())
+    fresh, stale = _bytecode(prefix, present, known | scripted.keys())
+    poisoned = differing(python, prefix, fresh, workers) if python and not findings else []
+    findings += [Finding("byte code", "", path, why) for path, why in (*stale, *poisoned)]
     return CondaVerdict(
-        findings=tuple(sorted([*findings, *foreign], key=lambda f: (f.package, f.path))),
+        findings=tuple(sorted(findings, key=lambda f: (f.package, f.path))),
         explained=frozenset(e.file.path for e in todo),
         superseded=tuple(sorted(replaced)),
         packages=len(opened),
         files=len(todo),
-        bytecode=bytecode,
+        bytecode=len(fresh) - len(poisoned),
         scripted=tuple(sorted(scripted.keys() - set(altered))),
     )
 
@@ -193,7 +218,8 @@ def unaccounted(prefix: Path, expectation: Expectation, records: Records) -> lis
     Byte code is left out: it is judged by its source, whoever compiled it.
     """
     noted = {f"conda-meta/{p.record_name}.json" for _, p in expectation.packages}
-    known = expectation.files.keys() | noted | CLIENT_FILES | _stack_paths(prefix, records)
+    named = expectation.files.keys() | expectation.set_aside.keys()
+    known = named | noted | CLIENT_FILES | stack_paths(prefix, records)
     return sorted(
         path
         for path, _ in walk(prefix)
@@ -225,7 +251,7 @@ def _contents(path: Path) -> str:
         return ""
 
 
-def _stack_paths(prefix: Path, records: Records) -> set[str]:
+def stack_paths(prefix: Path, records: Records) -> set[str]:
     """Return every path that the stack's wheels account for, relative to the prefix."""
     site = Site(prefix, prefix / SITE)
     paths: set[str] = set()
@@ -261,20 +287,24 @@ def _expected(package: CondaPackage, roots: Sequence[str]) -> list[_Expected]:
 
 
 def _by_path(found: Iterable[_Expected]) -> dict[str, _Expected]:
-    """Index by path; where two packages carry one path, clients leave either one's file."""
+    """Index by path; where several packages carry one path, clients leave the file of any."""
     by_path: dict[str, _Expected] = {}
     for item in found:
-        other = by_path.get(item.file.path)
-        if other:
-            file = item.file
-            item = _Expected(  # noqa: PLW2901 - both are allowed
-                other.package,
-                InstalledFile(file.path, file.executable, file.sha256 | other.file.sha256,
-                              file.target),
-                item.entry_point or other.entry_point,
-            )  # fmt: skip
-        by_path[item.file.path] = item
+        first = by_path.setdefault(item.file.path, item)
+        if first is not item:
+            by_path[item.file.path] = replace(first, others=(*first.others, item))
     return by_path
+
+
+def _set_aside(files: Mapping[str, _Expected]) -> dict[str, _Expected]:
+    """Return, by path, what may be kept of packages that have a path in common with others."""
+    shared = (e for first in files.values() if first.others for e in (first, *first.others))
+    return {
+        (path := f"__clobbers__/{e.package}/{e.file.path}"): replace(
+            e, file=replace(e.file, path=path), others=()
+        )
+        for e in shared
+    }
 
 
 def _check(
@@ -284,14 +314,19 @@ def _check(
     reading: Reading,
 ) -> Finding | None:
     item, status, digest = doubt
+    path = prefix / item.file.path
     fault: tuple[Kind, str] | None
-    if status is None:
+    try:
+        if status is None:
+            fault = instead_of_a_file(path.lstat())
+        else:
+            fault = _fault(path, status, digest, roots, item, reading)
+            if any(not _fault(path, status, digest, roots, e, reading) for e in item.others):
+                fault = None
+    except (FileNotFoundError, NotADirectoryError):
         fault = ("missing", "the file is not there")
-    else:
-        try:
-            fault = _fault(prefix / item.file.path, status, digest, roots, item, reading)
-        except OSError as error:
-            fault = ("unreadable", error.strerror or str(error))
+    except OSError as error:
+        fault = ("unreadable", error.strerror or str(error))
     return Finding(fault[0], item.package, item.file.path, fault[1]) if fault else None
 
 
@@ -327,8 +362,8 @@ def _fault(
 
 
 def _mode_fault(status: os.stat_result, file: InstalledFile) -> tuple[Kind, str] | None:
-    if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
-        return "mode", "it is set-user-ID or set-group-ID, no conda package's file is"
+    if fault := set_id_fault(status):
+        return fault
     if bool(status.st_mode & stat.S_IXUSR) != file.executable:
         return "mode", "not executable, the package's is" if file.executable else (
             "executable, the package's is not"
@@ -339,30 +374,51 @@ def _mode_fault(status: os.stat_result, file: InstalledFile) -> tuple[Kind, str]
 def _records(
     prefix: Path,
     opened: Iterable[tuple[Package, CondaPackage]],
+    replaced: Collection[str],
     present: Mapping[str, os.stat_result],
 ) -> Iterator[Finding]:
-    """Yield what is wrong with the records in `conda-meta`: who is installed, by its own word."""
+    """Yield what is wrong with the records in `conda-meta`: who is installed, by its own word.
+
+    conda itself deletes the record of a package whose Python part was `replaced`.
+    """
     noted = {p for p in present if re.fullmatch(r"conda-meta/[^/]+\.json", p)}
     by_name = defaultdict(list)
     for path in sorted(noted):
         by_name[path.removeprefix("conda-meta/").rsplit("-", 2)[0]].append(path)
     for locked, package in opened:
         path = f"conda-meta/{package.record_name}.json"
-        if path not in noted:
-            others = by_name[package.name]
-            detail = f"{Path(others[0]).stem} is installed" if others else "it is not installed"
-            yield Finding("version" if others else "missing", package.name, others[0] if others
-                          else path, f"{detail}, the lock says {locked.filename}")  # fmt: skip
-            continue
-        record = _read_json(prefix / path)
-        for kind, digest in (("sha256", locked.sha256), ("md5", locked.md5)):
-            if record.get(kind, digest) != digest:
-                yield Finding("version", package.name, path, f"installed from {kind} "
-                              f"{record[kind]}, the lock says {digest}")  # fmt: skip
-    locked_names = {package.name for _, package in opened}
-    for name in sorted(by_name.keys() - locked_names):
-        for path in by_name[name]:
+        others = [other for other in by_name.pop(package.name, ()) if other != path]
+        if path in noted:
+            if fault := _record_fault(prefix / path, locked, package):
+                yield Finding(fault[0], package.name, path, fault[1])
+            for other in others:
+                yield Finding("foreign", package.name, other, "a second record of this package")
+        elif others:
+            yield Finding("version", package.name, others[0], f"{Path(others[0]).stem} is "
+                          f"installed, the lock says {locked.filename}")  # fmt: skip
+        elif package.name not in replaced:
+            detail = f"it is not installed, the lock says {locked.filename}"
+            yield Finding("missing", package.name, path, detail)
+    for name, paths in sorted(by_name.items()):
+        for path in paths:
             yield Finding("foreign", name, path, "this conda package is not in the lock")
+
+
+def _record_fault(path: Path, locked: Package, package: CondaPackage) -> tuple[Kind, str] | None:
+    record = _read_json(path)
+    for key, value in (
+        ("name", package.name),
+        ("version", package.version),
+        ("build", package.build),
+    ):
+        if record.get(key) != value:
+            return "changed", f"its {key} is {record.get(key)!r}, the package's is {value!r}"
+    digests = {"sha256": locked.sha256, "md5": locked.md5}
+    said = {kind: record[kind] for kind in digests if record.get(kind)}
+    for kind, digest in said.items():
+        if digest != digests[kind]:
+            return "version", f"installed from {kind} {digest}, the lock says {digests[kind]}"
+    return None if said else ("changed", "it has no digest of what was installed")
 
 
 def _read_json(path: Path) -> dict[str, object]:
@@ -373,27 +429,49 @@ def _read_json(path: Path) -> dict[str, object]:
     return content if isinstance(content, dict) else {}
 
 
+def _unknown(present: Mapping[str, object], known: Collection[str], *, compiled: bool) -> list[str]:
+    """Return paths that nothing accounts for: byte code anywhere, or other files.
+
+    The other files in site-packages are left to the judgement of the stack.
+    """
+    return [
+        path
+        for path in sorted(present.keys() - known - CLIENT_FILES)
+        if not path.startswith(SITE + "/")
+        and path.endswith((".pyc", ".pyo")) == compiled
+        and not re.fullmatch(r"conda-meta/[^/]+\.json", path)
+    ]
+
+
+def _bytecode(
+    prefix: Path, present: Mapping[str, os.stat_result], known: Collection[str]
+) -> tuple[list[str], list[tuple[str, str]]]:
+    """Return the byte code that its source explains, and (path, reason) for other byte code."""
+    compiled = _unknown(present, known, compiled=True)
+    _, stale = explain_bytecode(prefix, present, compiled)
+    return sorted(set(compiled) - {path for path, _ in stale}), stale
+
+
 def _foreign(
     prefix: Path, present: Mapping[str, os.stat_result], known: Collection[str]
-) -> tuple[int, list[Finding]]:
-    """Return the byte code explained and the findings outside site-packages."""
-    unknown = [
-        path
-        for path in sorted(present.keys() - set(known) - CLIENT_FILES)
-        if not path.startswith(SITE + "/") and not re.fullmatch(r"conda-meta/[^/]+\.json", path)
-        and not _harmless_state(prefix, path)
-    ]  # fmt: skip
-    compiled = [path for path in unknown if path.endswith((".pyc", ".pyo"))]
-    explained, stale = explain_bytecode(prefix, present, compiled)
-    findings = [Finding("byte code", "", path, why) for path, why in stale]
-    findings += [
-        Finding("foreign", "", path, "no locked artifact explains it")
-        for path in unknown
-        if path not in set(compiled)
-    ]
-    return explained, findings
+) -> Iterator[Finding]:
+    """Yield the files outside site-packages, byte code apart, that nothing accounts for."""
+    for path in _unknown(present, known, compiled=False):
+        detail = "no locked artifact explains it"
+        if path == "conda-meta/state":
+            variables = _variables(prefix / path)
+            if not variables:
+                continue
+            detail = (
+                f"activation sets {', '.join(variables)} by it (conda env config vars); "
+                "conda env config vars unset takes them back"
+            )
+        yield Finding("foreign", "", path, detail)
 
 
-def _harmless_state(prefix: Path, path: str) -> bool:
-    # conda keeps the variables of `conda env config vars set` here; they enter activation.
-    return path == "conda-meta/state" and not _read_json(prefix / path).get("env_vars")
+def _variables(state: Path) -> list[str]:
+    """Return the variables that conda's state file sets; conda keeps the name of an unset one."""
+    variables = _read_json(state).get("env_vars") or {}
+    if not isinstance(variables, dict):
+        return ["what cannot be read"]
+    return sorted(name for name, value in variables.items() if value != "***unset***")

@@ -62,6 +62,7 @@ def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, tmp_
     assert stack.findings == ()
     assert conda.superseded == ("greet",)
     assert conda.bytecode + stack.bytecode > 100  # conda compiles what it links
+    assert stack.bytecode
     assert stack.tree == world.records.tree
     (prefix / "bin" / "where").write_text("#!/bin/sh\n")
     conda, _ = judge(world, prefix)
@@ -70,8 +71,8 @@ def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, tmp_
     ]
 
 
-def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, made):
-    rows = json.loads(client.run("list", "--json", "--prefix", made.prefix))
+def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, prefix):
+    rows = json.loads(client.run("list", "--json", "--prefix", prefix))
     channel = f"{world.server.url}/channel"
     assert {(r["name"], r["version"], r["base_url"] == channel) for r in rows} == {
         ("greet", "2.0", False),
@@ -83,15 +84,19 @@ def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, made):
         ("whereami", "2.1", True),
     }
     assert {r["name"] for r in rows if r["channel"] == "pypi"} == {"greet", "tinystack"}
-    activation = client.run("shell.posix", "activate", made.prefix)
+    activation = client.run("shell.posix", "activate", prefix)
     script = f'{activation}\necho "$CONDA_PREFIX"; command -v python'
     out = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
-    assert out.split() == [str(made.prefix), f"{made.prefix}/bin/python"]
-    explicit = client.run("list", "--explicit", "--md5", "--prefix", made.prefix)
+    assert out.split() == [str(prefix), f"{prefix}/bin/python"]
+    explicit = client.run("list", "--explicit", "--md5", "--prefix", prefix)
     # conda leaves greet out of this list: it sees that the wheel took its place
     assert {
         f"{p.url}#{p.md5}" for p in world.lock.conda_packages("linux-64") if p.name != "greet"
     } <= set(explicit.split())
+    # It deletes the record, too; the prefix is no worse for it.
+    assert not (prefix / "conda-meta/greet-1.0-pyhd8ed1ab_0.json").exists()
+    assert [verdict.findings for verdict in judge(world, prefix)] == [(), ()]
+    assert not world.make(prefix).installed
 
 
 def test_conda_lock_ignores_a_wrong_conda_sha256_and_we_do_not(world, client, tmp_path):

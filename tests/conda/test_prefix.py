@@ -166,6 +166,7 @@ def test_a_venv_is_not_turned_into_a_conda_prefix(world, tmp_path):
 @pytest.mark.slow
 def test_a_conda_package_that_a_wheel_replaces_is_replaced_again(world, prefix):
     (prefix / "conda-meta/greet-1.0-pyhd8ed1ab_0.json").unlink()  # it will be linked again
+    (prefix / "bin/where").unlink()
     assert world.make(prefix).conda.holds
     assert run(prefix, "greet") == "hello from the wheel"
     assert not (prefix / "lib/python3.11/site-packages/greet/old.py").exists()
@@ -373,9 +374,10 @@ def test_asking_for_link_scripts_again_takes_no_alteration_for_theirs(world, scr
     for _ in range(2):
         with pytest.raises(DoesNotHold, match=f"changed: {LEFT[0]}"):
             world.make(tmp_path / "demo", scripted, link_scripts=True)
-    # Nor where a script is still to be run.
+    # Nor where a script is still to be run, for its package is linked again.
     (tmp_path / "demo/share/scripted.txt").unlink()
-    with pytest.raises(DoesNotHold, match=f"changed: {LEFT[0]}"):
+    (tmp_path / "demo" / LEFT[2]).write_text("mine\n")
+    with pytest.raises(DoesNotHold, match=f"changed: {LEFT[2]}"):
         world.make(tmp_path / "demo", scripted, link_scripts=True)
 
 
@@ -434,7 +436,8 @@ def test_what_a_link_script_altered_is_put_back(world, tmp_path_factory, tmp_pat
     meddling = lock_with(world, tmp_path_factory, "meddling")
     said: list[str] = []
     made = world.make(tmp_path / "demo", meddling, link_scripts=True, say=said.append)
-    assert "linking again meddling" in said
+    (why,) = [line for line in said if line.startswith("linking again meddling:")]
+    assert "changed: share/meddling.txt (meddling)" in why
     assert made.scripts == ("meddling: bin/.meddling-post-link.sh",)
     assert (tmp_path / "demo/share/meddling.txt").read_text() == "x\n"
 
@@ -460,6 +463,24 @@ def test_what_is_there_when_a_run_is_killed_in_a_link_script_is_its_or_foreign(
     (prefix / "later.txt").touch()
     with pytest.raises(DoesNotHold, match=r"foreign: later\.txt"):
         world.make(prefix, slow)
+
+
+def test_a_link_script_that_succeeds_beside_one_that_fails_is_run_once(
+    world, tmp_path_factory, tmp_path
+):
+    root = tmp_path_factory.mktemp("both")
+    more = "  - failing\n  - scripted\n"
+    both = read_lock(make_repository(root, world.server, world.store, more).lock)
+    for _ in range(2):
+        with pytest.raises(TorchlockError, match="link scripts failed: failing"):
+            world.make(tmp_path / "demo", both, link_scripts=True)
+        marker = read_marker(tmp_path / "demo")
+        assert marker
+        assert marker.scripts == ("scripted-0.1-0",)
+        assert set(marker.written) == {*LEFT, "ran"}
+    made = world.make(tmp_path / "demo", both)
+    assert made.scripts == ("failing: bin/.failing-post-link.sh",)
+    assert (tmp_path / "demo/share/times").read_text() == "ran\n"
 
 
 def test_a_link_script_that_fails_is_an_error(world, tmp_path_factory, tmp_path):

@@ -72,16 +72,18 @@ def judge_foundation(
     store: Store,
     *,
     written: Mapping[str, str] = MappingProxyType({}),
+    python: Path | None = None,
 ) -> CondaVerdict:
     """Verify the conda half of the prefix at `prefix`, whoever made it.
 
-    `written` is what link scripts left there, by the marker's word. What must be there is read
+    `written` is what link scripts left there, by the marker's word; `python` as for
+    `verify_conda`. What must be there is read
     from the packages themselves, so those not in the store are fetched. Raises `TorchlockError`
     when they cannot be had: then it cannot be judged.
     """
     foundation = fetch_foundation(lock, platform, store)
     expectation = expect_foundation(prefix, foundation)
-    return verify_conda(prefix, expectation, records, written=written)
+    return verify_conda(prefix, expectation, records, written=written, python=python)
 
 
 def expect_foundation(prefix: Path, foundation: Sequence[LockedConda]) -> Expectation:

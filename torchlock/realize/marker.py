@@ -21,9 +21,10 @@ FORMAT = 1
 
 @dataclass(frozen=True)
 class Marker:
-    """What a prefix holds: the lock's digest, the foundation, the names of its wheels.
+    """What a prefix holds: the lock's digest, the foundation, its wheels (`name==version`).
 
-    `scripts` names the conda packages (as in `conda-meta`) whose link scripts were run, and
+    `packages` names its conda packages (as in `conda-meta`): what torchlock may replace or
+    remove. `scripts` names those whose link scripts were run, and
     `written` what those left: paths and their contents. While link scripts run, `before` are the
     paths that no package accounted for when they began; else it is None.
     """
@@ -32,6 +33,7 @@ class Marker:
     foundation: str
     wheels: tuple[str, ...]
     complete: bool
+    packages: tuple[str, ...] = ()
     scripts: tuple[str, ...] = ()
     written: Mapping[str, str] = field(default_factory=dict)
     before: tuple[str, ...] | None = None
@@ -47,11 +49,11 @@ def read_marker(prefix: Path) -> Marker | None:
         content = json.loads(path.read_text(encoding="utf-8"))
         if content.pop("format") != FORMAT:
             raise ValueError("another format")
-        lists = {key: tuple(content.get(key, ())) for key in ("wheels", "scripts")}
+        lists = {key: tuple(content.get(key, ())) for key in ("wheels", "packages", "scripts")}
         written = dict(content.get("written", {}))
         if content.get("before") is not None:
             lists["before"] = tuple(content["before"])
-        texts = (*lists["scripts"], *written.values(), *lists.get("before", ()))
+        texts = (*(text for texts in lists.values() for text in texts), *written.values())
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("not text")
         return Marker(**{**content, **lists, "written": written})

@@ -6,11 +6,13 @@ full store needs no network. conda, mamba and micromamba recognise the prefix.
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -35,21 +37,31 @@ from torchlock.realize.foundation import (
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
+from torchlock.realize.obstacles import (
+    blocked,
+    installed_paths,
+    overwritten,
+    refuse,
+    strange_packages,
+)
 from torchlock.realize.place import alone, check_space, conda_cache, read_stamps, wheel_cache
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
-from torchlock.realize.venv import REPAIRABLE
+from torchlock.realize.venv import REPAIRABLE, remove_bytecode
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.repository import this_repository
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
-from torchlock.verify import Finding, Verdict, find_site, verify
+from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
 from torchlock.verify_conda import (
+    CLIENT_FILES,
     SITE,
     CondaVerdict,
     Expectation,
     altered_since,
     contents_of,
+    is_conda_prefix,
+    stack_paths,
     unaccounted,
     verify_conda,
 )
@@ -109,22 +121,15 @@ def make_prefix(
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
         work = _Work(
-            prefix, platform, foundation, wheels, records, store, stamps, say, link_scripts, beside
+            prefix, lock.digest, platform, foundation, wheels, records, store, stamps, say,
+            link_scripts, beside,
         )  # fmt: skip
         if marker and marker.before is not None:
             say("a run was broken off in its link scripts; what is new since is taken for theirs")
+            work.clear(marker, dict(walk(prefix)))
             _sweep(prefix)
             marker = work.after_scripts(marker)
-        # What the script of a package left that is locked no more is nobody's.
-        known = marker and set(marker.scripts) <= {p.content.record_name for p in foundation}
-        goal = Marker(
-            lock.digest,
-            "conda",
-            tuple(w.name for w in wheels),
-            complete=True,
-            scripts=marker.scripts if marker and known else (),
-            written=marker.written if marker and known else {},
-        )
+        goal = work.goal(marker)
         unrun = work.unrun(goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
         if marker == goal and whole and not (link_scripts and work.pending(goal)):
@@ -133,21 +138,24 @@ def make_prefix(
             if conda.holds and stack.holds:
                 stamps.write()
                 return MadePrefix(prefix, False, stack, conda, unrun)
+            found = [*conda.findings, *stack.findings]
+            if not _damaged(found):  # nothing that installing could put right
+                raise _does_not_hold(prefix, found)
+            say(f"{prefix} is not what the lock says:\n{describe(found)}")
+        damaged = work.survey(marker) if marker else set()
         if marker is None:
             size = sum(file.size for p in foundation for file in p.content.files)
             check_space(prefix, store, wheels, records, conda=size)
         fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
         say(f"artifacts: {hashing.told}")
-        gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
-        begun = replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False)
+        begun = work.begun(goal, marker, damaged)
         write_marker(prefix, begun)
         _sweep(prefix)
-        begun = work.link_all(begun)
+        begun = work.link_all(begun, damaged)
         (prefix / SITE).mkdir(parents=True, exist_ok=True)  # packages that are linked stay so
-        work.install(gone)
+        work.install(work.gone(begun))
         conda, stack, linked_again = work.repair(begun)
-        # Linking a package again takes back what its link script made of its files.
-        ran = tuple(s for s in begun.scripts if s not in linked_again)
+        ran = work.still_run(begun.scripts, linked_again)
         goal = replace(goal, scripts=ran, written=begun.written)
         write_marker(prefix, goal)
         stamps.write()
@@ -162,6 +170,7 @@ class _Work:
     """What one run works with, and the steps it takes."""
 
     prefix: Path
+    lock: str
     platform: str
     foundation: Sequence[LockedConda]
     wheels: Sequence[Package]
@@ -181,6 +190,32 @@ class _Work:
     def python(self) -> Path:
         return self.prefix / "bin" / "python"
 
+    def goal(self, marker: Marker | None) -> Marker:
+        """Return the marker of the finished prefix, given that of what is there."""
+        packages = tuple(p.content.record_name for p in self.foundation)
+        # What the script of a package left that is locked no more is nobody's.
+        known = marker if marker and set(marker.scripts) <= set(packages) else None
+        return Marker(
+            self.lock,
+            "conda",
+            tuple(f"{w.name}=={w.version}" for w in self.wheels),
+            complete=True,
+            packages=packages,
+            scripts=known.scripts if known else (),
+            written=known.written if known else {},
+        )
+
+    def begun(self, goal: Marker, marker: Marker | None, damaged: Collection[str]) -> Marker:
+        """Return the marker of a prefix on its way to the goal: what either has is torchlock's."""
+        before = marker or replace(goal, wheels=(), packages=())
+        return replace(
+            goal,
+            wheels=tuple(sorted({*goal.wheels, *before.wheels})),
+            packages=tuple(sorted({*goal.packages, *before.packages})),
+            complete=False,
+            scripts=self.still_run(goal.scripts, damaged),
+        )
+
     def unrun(self, marker: Marker) -> tuple[str, ...]:
         """Return the link scripts that packages have and that were not run, by the marker."""
         return tuple(
@@ -199,6 +234,78 @@ class _Work:
             and any(script.endswith(RUN_BY_RATTLER) for script in p.content.link_scripts)
         ]
 
+    def gone(self, marker: Marker) -> list[str]:
+        """Return the wheels of the marker whose names are locked no more."""
+        names = {w.name for w in self.wheels}
+        return sorted(w for w in marker.wheels if w.partition("==")[0] not in names)
+
+    def still_run(self, scripts: Sequence[str], linked_again: Collection[str]) -> tuple[str, ...]:
+        """Return those of `scripts` that count as run when packages have been linked again.
+
+        That takes back what a package's link script made of its files.
+        """
+        lost = {p.content.record_name for p in self.foundation if p.content.name in linked_again}
+        return tuple(script for script in scripts if script not in lost)
+
+    def clear(self, marker: Marker, present: Mapping[str, os.stat_result]) -> None:
+        """Raise `DoesNotHold` when something is in the way, before anything is changed."""
+        expectation = self.expecting.result()
+        locked = [p.content.record_name for p in self.foundation]
+        strange = strange_packages(self.prefix, locked, marker.packages)
+        if strange:
+            raise DoesNotHold(
+                f"{self.prefix} has conda packages that torchlock did not install and the lock has "
+                f"not: {', '.join(strange)}; nothing has been changed",
+                hint="remove them with the client that installed them, or make another prefix: "
+                "invoke env --foundation conda --prefix DIR",
+            )
+        paths = chain(
+            expectation.files,
+            expectation.set_aside,
+            stack_paths(self.prefix, self.records),
+            (f"conda-meta/{name}.json" for name in locked),
+            installed_paths(self.prefix, set(marker.packages) - set(locked), self.gone(marker)),
+        )
+        links = {path: e.file.target for path, e in expectation.files.items() if e.file.target}
+        refuse(self.prefix, blocked(self.prefix, paths, present, links))
+
+    def survey(self, marker: Marker) -> set[str]:
+        """Look at a prefix that is to be changed: return the conda packages to be linked again.
+
+        Raises `DoesNotHold` when that would replace or remove what torchlock did not make.
+        """
+        present = dict(walk(self.prefix))
+        self.clear(marker, present)
+        reading = Reading(self.stamps)
+        conda: Sequence[Finding] = ()
+        if is_conda_prefix(self.prefix):
+            conda = verify_conda(
+                self.prefix,
+                self.expecting.result(),
+                self.records,
+                reading=reading,
+                present=present,
+            ).findings
+        if marker.lock != self.lock:
+            site = Site(self.prefix, self.prefix / SITE)
+            stack = differing_files(
+                site, self.records, reading=reading, present=_below_site(present)
+            )
+            ours = installed_paths(self.prefix, marker.packages, marker.wheels)
+            ours.update(marker.written, CLIENT_FILES)
+            ours.update(f"conda-meta/{p.content.record_name}.json" for p in self.foundation)
+            refuse(self.prefix, overwritten([*conda, *stack], present, ours))
+        installed = {
+            p.content.name: record
+            for p in self.foundation
+            if (record := f"conda-meta/{p.content.record_name}.json") in present
+        }
+        damaged = _damaged(conda) & installed.keys()
+        for finding in conda:
+            if finding.kind == "changed" and finding.path == installed.get(finding.package):
+                (self.prefix / finding.path).unlink()  # rattler stops at one that it cannot read
+        return damaged
+
     def judge(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves."""
         expectation = self.expecting.result()
@@ -209,16 +316,17 @@ class _Work:
             expectation,
             self.records,
             written=marker.written,
+            python=self.python,
             reading=reading,
             present=present,
         )
-        below = f"{SITE}/"
         stack = verify(
             find_site(self.prefix),
             self.records,
             explained=conda.explains,
+            python=self.python if conda.sound else None,
             reading=reading,
-            present={p.removeprefix(below): s for p, s in present.items() if p.startswith(below)},
+            present=_below_site(present),
         )
         self.say(f"installed files: {reading.told}")
         if conda.scripted:
@@ -228,29 +336,47 @@ class _Work:
             )
         return conda, stack
 
-    def link_all(self, marker: Marker) -> Marker:
-        """Link the conda half; return the marker with the link scripts run and what they left."""
+    def link_all(self, marker: Marker, damaged: Collection[str]) -> Marker:
+        """Link the conda half, what is `damaged` afresh; return the marker as it then is.
+
+        It says which link scripts were run and what they left.
+        """
         self.say(f"linking {len(self.foundation)} conda packages into {self.prefix}")
-        self.stamps.before_linking(conda_cache(self.store))
+        if damaged:  # rattler may unpack these again: what it links then is another file
+            self.say(f"afresh: {', '.join(sorted(damaged))}")
+        else:
+            self.stamps.before_linking(conda_cache(self.store))
         following = self.beside.submit(self.stamps.before_linking, wheel_cache(self.store))
         _ = self.expecting  # after that, for uv waits for that alone
+        aside = self.set_aside(marker)
         pending = self.pending(marker)
         if not self.link_scripts or not pending:
-            self.link()
+            self.link(again=damaged).check()
         else:
             marker = self.before_scripts(marker)
             write_marker(self.prefix, marker)
             for name in pending:
                 # To rattler it is then not installed: it links it, and runs its scripts.
                 (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
+            linked = _Linked()
             try:
-                self.link(scripts=True)
-                marker = replace(marker, scripts=(*marker.scripts, *pending))
+                linked = self.link(again=damaged, scripts=True)
             finally:
-                marker = self.after_scripts(marker)
+                ran = (name for name in pending if name.rsplit("-", 2)[0] in linked.ran)
+                marker = self.after_scripts(replace(marker, scripts=(*marker.scripts, *ran)))
                 write_marker(self.prefix, marker)
+            linked.check()
+        for path in aside - self.expecting.result().set_aside.keys():
+            _remove(self.prefix, path)  # rattler leaves some behind
         following.result()
         return marker
+
+    def set_aside(self, marker: Marker) -> set[str]:
+        """Return what packages of ours list below `__clobbers__`."""
+        if not (self.prefix / "__clobbers__").is_dir():
+            return set()
+        listed = installed_paths(self.prefix, marker.packages, ())
+        return {path for path in listed if path.startswith("__clobbers__/")}
 
     def before_scripts(self, marker: Marker) -> Marker:
         """Note whose the files are now: what scripts left and is altered is not theirs any more."""
@@ -266,9 +392,10 @@ class _Work:
 
     def install(self, gone: Sequence[str]) -> None:
         """Install the wheels; take away those that only an earlier lock had."""
-        remove_from_stack(self.python, gone, self.store)
+        site_packages = find_site(self.prefix).site_packages
+        remove_from_stack(self.python, site_packages, gone, self.store)
         self.say(f"installing {len(self.wheels)} wheels")
-        broken_off = unfinished(find_site(self.prefix).site_packages, self.wheels)
+        broken_off = unfinished(site_packages, self.wheels)
         if broken_off:
             self.stamps.after_linking()
         self.beside.submit(lambda: self.records.expected)  # takes a moment the first time
@@ -281,13 +408,13 @@ class _Work:
         The conda packages that were linked again are the third result.
         """
         self.say(f"checking {self.prefix}")
-        conda, stack = self.judge(marker)
+        conda, stack = self.judge_changed(marker)
         damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
             self.stamps.after_linking()
-            self.say(f"linking again {', '.join(sorted(damaged))}")
-            self.link(again=damaged)
-            conda, stack = self.judge(marker)
+            self.say(f"linking again {', '.join(sorted(damaged))}:\n{describe(conda.findings)}")
+            self.link(again=damaged).check()
+            conda, stack = self.judge_changed(marker)
         # Linking a conda package whose python part a wheel replaces brings that part back.
         back = damaged | {f.package for f in conda.findings}
         wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
@@ -295,22 +422,25 @@ class _Work:
             if not wheels:
                 break
             self.stamps.after_linking()
-            self.say(f"repairing {', '.join(sorted(wheels))}")
+            found = describe([*conda.findings, *stack.findings])
+            self.say(f"repairing {', '.join(sorted(wheels))}:\n{found}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
-            conda, stack = self.judge(marker)
+            conda, stack = self.judge_changed(marker)
             wheels = _damaged(stack.findings)
         findings = [*conda.findings, *stack.findings]
         if findings:
-            raise DoesNotHold(
-                f"{self.prefix} is not what the lock says:\n{describe(findings)}",
-                hint="torchlock removes nothing that it did not install; if these files are not "
-                f"yours, remove them (the paths are below {self.prefix}) and run this again",
-            )
-        again = {p.content.record_name for p in self.foundation if p.content.name in damaged}
-        return conda, stack, again
+            raise _does_not_hold(self.prefix, findings)
+        return conda, stack, damaged
 
-    def link(self, *, again: Collection[str] = (), scripts: bool = False) -> None:
-        """Run `link_conda.py` over the packages; check its result and finish the records."""
+    def judge_changed(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
+        """Verify both halves of a prefix that was changed, without byte code of what was there."""
+        while True:
+            conda, stack = self.judge(marker)
+            if not remove_bytecode(self.prefix, [*conda.findings, *stack.findings]):
+                return conda, stack
+
+    def link(self, *, again: Collection[str] = (), scripts: bool = False) -> _Linked:
+        """Run `link_conda.py` over the packages; finish the records and return what it did."""
         with _cache(self.store) as cache:
             result = _run_link_conda(
                 {
@@ -322,24 +452,54 @@ class _Work:
                     "packages": [_row(p) for p in self.foundation],
                 }
             )
-        if result.get("error"):
+        failed = tuple(result.get("failed_scripts", ()))
+        linked = _Linked(frozenset(result.get("ran", ())), failed, result.get("error", ""))
+        records = {
+            p.content.name: self.prefix / "conda-meta" / f"{p.content.record_name}.json"
+            for p in self.foundation
+        }
+        if not linked.error:
+            for p in self.foundation:
+                _finish_record(records[p.content.name], p.package)
+        for script in failed:  # its package is not installed, so that the next run tries again
+            records[script.partition(":")[0]].unlink(missing_ok=True)
+        return linked
+
+
+@dataclass(frozen=True)
+class _Linked:
+    """What linking came to: packages whose link scripts did what they should, and what failed."""
+
+    ran: frozenset[str] = frozenset()
+    failed_scripts: tuple[str, ...] = ()
+    error: str = ""
+
+    def check(self) -> None:
+        """Raise `TorchlockError` when something failed."""
+        if self.error:
             raise TorchlockError(
-                f"the conda packages could not be linked into {self.prefix}: {result['error']}",
+                f"the conda packages could not be linked: {self.error}",
                 hint="run the same command again; it goes on where this one stopped",
             )
-        for p in self.foundation:
-            record = self.prefix / "conda-meta" / f"{p.content.record_name}.json"
-            _finish_record(record, p.package)
-        if result["failed_scripts"]:
-            failed = {script.partition(":")[0] for script in result["failed_scripts"]}
-            for p in self.foundation:  # not installed, so that the next run tries again
-                if p.content.name in failed:
-                    (self.prefix / "conda-meta" / f"{p.content.record_name}.json").unlink()
+        if self.failed_scripts:
             raise TorchlockError(
-                f"link scripts failed: {', '.join(result['failed_scripts'])}",
+                f"link scripts failed: {', '.join(self.failed_scripts)}",
                 hint="run them by hand to see why, or make the prefix without them "
                 "(that is the default)",
             )
+
+
+def _below_site(present: Mapping[str, os.stat_result]) -> dict[str, os.stat_result]:
+    below = f"{SITE}/"
+    return {p.removeprefix(below): s for p, s in present.items() if p.startswith(below)}
+
+
+def _does_not_hold(prefix: Path, findings: Sequence[Finding]) -> DoesNotHold:
+    return DoesNotHold(
+        f"{prefix} is not what the lock says:\n{describe(findings)}",
+        hint="torchlock removes nothing that it did not install; if these files are not "
+        f"yours, remove them (the paths are below {prefix}) and run this again",
+    )
 
 
 def _sweep(prefix: Path) -> None:
@@ -348,6 +508,15 @@ def _sweep(prefix: Path) -> None:
     unfinished = [records.glob("prefix_record_*"), records.glob(".*.json.*")]
     for path in chain(*unfinished, prefix.glob(f".{MARKER}.*")):
         path.unlink()
+
+
+def _remove(prefix: Path, path: str) -> None:
+    """Remove a file and the directories that are empty then."""
+    place = prefix / path
+    place.unlink(missing_ok=True)
+    with contextlib.suppress(OSError):
+        while (place := place.parent) != prefix:
+            place.rmdir()
 
 
 def _row(locked: LockedConda) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from packaging.utils import canonicalize_name
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
+from torchlock.realize.obstacles import dist_infos
 from torchlock.realize.place import wheel_cache
 from torchlock.uv import uv_command, uv_environment
 
@@ -82,8 +83,15 @@ def unfinished(site_packages: Path, wheels: Sequence[Package]) -> list[str]:
     return sorted(found)
 
 
-def remove_from_stack(python: Path, names: Sequence[str], store: Store) -> None:
-    """Uninstall wheels that an earlier lock had and the present one has not."""
+def remove_from_stack(
+    python: Path, site_packages: Path, wheels: Sequence[str], store: Store
+) -> None:
+    """Uninstall wheels (`name==version`) that an earlier lock had and the present one has not.
+
+    One that has been replaced by another version since is somebody else's.
+    """
+    there = dist_infos(site_packages, wheels)
+    names = sorted(str(canonicalize_name(path.name.partition("-")[0])) for path in there)
     if names:
         with _wheelhouse(store, ()) as (_, cache):
             _uv(["pip", "uninstall", "--python", str(python), "--cache-dir", str(cache), *names])

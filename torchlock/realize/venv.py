@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
@@ -17,6 +18,7 @@ from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
+from torchlock.realize.obstacles import blocked, installed_paths, overwritten, refuse
 from torchlock.realize.place import alone, check_space, existing, read_stamps, wheel_cache
 from torchlock.realize.stack import (
     install_stack,
@@ -28,7 +30,9 @@ from torchlock.realize.stack import (
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
-from torchlock.verify import Finding, Verdict, find_site, verify
+from torchlock.tree import walk
+from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
+from torchlock.verify_conda import SITE, stack_paths
 
 REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
 """Findings that installing the wheel again removes; the others are files of somebody else."""
@@ -64,7 +68,10 @@ def make_venv(
     with alone(prefix, store):
         stamps = read_stamps(store)
         marker = read_marker(prefix)
-        goal = Marker(lock.digest, "venv", tuple(w.name for w in wheels), complete=True)
+        goal = Marker(
+            lock.digest, "venv",
+            tuple(f"{w.name}=={w.version}" for w in wheels), complete=True,
+        )  # fmt: skip
         if marker and marker.foundation != "venv":
             raise TorchlockError(
                 f"{prefix} is a {marker.foundation} prefix, not a venv",
@@ -81,6 +88,9 @@ def make_venv(
             damaged = _damaged(verdict)
             if not damaged:  # nothing that installing could put right
                 raise _does_not_hold(prefix, verdict)
+            say(f"{prefix} is not what the lock says:\n{describe(verdict.findings)}")
+        if marker:
+            _survey(prefix, marker, goal, records, stamps)
         _build(
             goal=goal,
             marker=marker,
@@ -131,15 +141,18 @@ def _build(
     hashing = Reading(stamps)
     fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
     say(f"artifacts: {hashing.told}")
-    gone = sorted(set(marker.wheels if marker else ()) - set(goal.wheels))
-    write_marker(prefix, replace(goal, wheels=tuple({*goal.wheels, *gone}), complete=False))
+    before = marker.wheels if marker else ()
+    wheels_begun = tuple(sorted({*goal.wheels, *before}))
+    write_marker(prefix, replace(goal, wheels=wheels_begun, complete=False))
     with ThreadPoolExecutor(1) as beside:
         following = beside.submit(stamps.before_linking, wheel_cache(store))
         if interpreter:
             say(f"making {prefix} on {interpreter.program} ({interpreter.source})")
             _make_interpreter(prefix, interpreter)
             introduce(prefix / "bin" / "python", store)
-        remove_from_stack(prefix / "bin" / "python", gone, store)
+        site_packages = find_site(prefix).site_packages
+        gone = _gone(before, goal.wheels)
+        remove_from_stack(prefix / "bin" / "python", site_packages, gone, store)
         following.result()
 
 
@@ -168,18 +181,42 @@ def _install_until_it_holds(
         stamps.settle()
         verdict = _judge(prefix, records, stamps, say)
         damaged = _damaged(verdict)
-        if not _removed_bytecode(prefix, verdict) and not damaged:
+        if damaged:
+            say(f"not what the lock says:\n{describe(verdict.findings)}")
+        if not remove_bytecode(prefix, verdict.findings) and not damaged:
             break
     if not verdict.holds:
         raise _does_not_hold(prefix, verdict)
     return verdict
 
 
-def _removed_bytecode(prefix: Path, verdict: Verdict) -> bool:
+def _gone(before: Sequence[str], now: Sequence[str]) -> list[str]:
+    """Return those of the wheels (`name==version`) before whose names are locked no more."""
+    names = {wheel.partition("==")[0] for wheel in now}
+    return sorted(wheel for wheel in before if wheel.partition("==")[0] not in names)
+
+
+def _survey(prefix: Path, marker: Marker, goal: Marker, records: Records, stamps: Stamps) -> None:
+    """Raise `DoesNotHold` when going on would replace or remove what torchlock did not make."""
+    reading = Reading(stamps)
+    present = dict(walk(prefix))
+    locked = stack_paths(prefix, records)
+    going = installed_paths(prefix, (), _gone(marker.wheels, goal.wheels))
+    refuse(prefix, blocked(prefix, chain(locked, going), present, {}))
+    if marker.lock != goal.lock:
+        below = f"{SITE}/"
+        installed = {p.removeprefix(below): s for p, s in present.items() if p.startswith(below)}
+        found = differing_files(
+            Site(prefix, prefix / SITE), records, reading=reading, present=installed
+        )
+        refuse(prefix, overwritten(found, present, installed_paths(prefix, (), marker.wheels)))
+
+
+def remove_bytecode(prefix: Path, findings: Sequence[Finding]) -> bool:
     """Remove the byte code of what has just been replaced or removed; Python makes it again."""
     stale = [
         prefix / f.path
-        for f in verdict.findings
+        for f in findings
         if f.kind == "byte code" and Path(f.path).parent.name == "__pycache__"
     ]
     for path in stale:
