@@ -7,6 +7,7 @@ import json
 import os
 import pickle
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -229,6 +230,18 @@ def test_a_changed_mode(site, records, path, mode, said):
 def test_other_mode_bits_are_the_users(site, records):
     (site.site_packages / "numpy/core.py").chmod(0o600)
     assert verify(site, records).holds
+
+
+@pytest.mark.parametrize(
+    "path", [f"{SITE}/numpy/core.py", "bin/np-run", "bin/np", "share/np/config.json"]
+)
+@pytest.mark.parametrize("bit", [stat.S_ISUID, stat.S_ISGID])
+def test_a_file_that_would_run_as_somebody_else(site, records, path, bit):
+    place = site.prefix / path
+    place.chmod(place.stat().st_mode | bit)
+    (finding,) = verify(site, records).findings
+    assert (finding.kind, finding.path) == ("mode", path)
+    assert "set-user-ID or set-group-ID" in finding.detail
 
 
 @pytest.mark.parametrize(

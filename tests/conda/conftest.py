@@ -28,9 +28,10 @@ from tests.support.server import Faults, Served, serve
 from tests.support.wheels import build_wheel
 from torchlock import records as recorded
 from torchlock.artifacts import Store, fetch
+from torchlock.files import write_atomically
 from torchlock.lock import Lock, read_lock
 from torchlock.realize.prefix import MadePrefix, make_prefix
-from torchlock.records import Records
+from torchlock.records import Records, write_records
 from torchlock.relock import relock
 from torchlock.repository import Repository
 
@@ -48,6 +49,13 @@ dependencies:
   - whereami
 {more}  - pip:
       - tinystack
+"""
+
+
+SHOW = """\
+import shutil, sys
+from pathlib import Path
+shutil.copy(sys.argv[sys.argv.index("--context") + 1], Path(__file__).with_name("shown.json"))
 """
 
 
@@ -170,3 +178,15 @@ def faults(served: Served) -> Iterator[Faults]:
     """The faults of the server; none are left for the next test."""
     yield served.faults
     served.faults = Faults()
+
+
+@pytest.fixture
+def repository(world, tmp_path, monkeypatch) -> Repository:
+    """The lock's repository, with a `validation` that only keeps what it is told."""
+    shutil.copytree(world.repository.root, tmp_path / "repository")
+    repository = Repository(tmp_path / "repository")
+    write_records(world.records, repository.records, write_atomically)
+    (repository.root / "validation").mkdir()
+    (repository.root / "validation" / "__main__.py").write_text(SHOW)
+    monkeypatch.setenv("TORCHLOCK_CACHE", str(world.store.root))
+    return repository

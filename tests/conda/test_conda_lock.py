@@ -13,7 +13,10 @@ import pytest
 
 from tests.conda.conda_client import client_environment, write_client
 from tests.conda.packing import bundled_version
+from tests.conda.test_others_files import lock_with, pack
+from tests.conda.test_validate import files_context
 from torchlock.artifacts import ArtifactError, Store
+from torchlock.errors import DoesNotHold
 from torchlock.lock import read_lock
 from torchlock.realize.foundation import expect_foundation, fetch_foundation
 from torchlock.verify import find_site, verify
@@ -53,7 +56,7 @@ def judge(world, prefix: Path):
     return conda, verify(find_site(prefix), world.records, explained=conda.explains)
 
 
-def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, tmp_path):
+def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, repository, tmp_path):
     prefix = tmp_path / "by-conda-lock"
     done = client.install(world.repository.lock, prefix)
     assert done.returncode == 0, done.stderr
@@ -62,7 +65,12 @@ def test_a_prefix_that_conda_lock_made_is_what_the_lock_says(world, client, tmp_
     assert stack.findings == ()
     assert conda.superseded == ("greet",)
     assert conda.bytecode + stack.bytecode > 100  # conda compiles what it links
-    assert stack.bytecode
+    context = files_context(repository, prefix)
+    assert (context["verdict"], context["tree"]) == ("holds", world.records.tree)
+    assert "files of 6 conda packages" in context["evidence"]
+    assert f"{stack.bytecode} byte code files are what their source compiles to" in str(context)
+    client.run("list", "--prefix", prefix)  # deletes the record of greet
+    assert files_context(repository, prefix)["verdict"] == "holds"
     assert stack.tree == world.records.tree
     (prefix / "bin" / "where").write_text("#!/bin/sh\n")
     conda, _ = judge(world, prefix)
@@ -97,6 +105,54 @@ def test_conda_recognises_a_prefix_that_it_did_not_make(world, client, prefix):
     assert not (prefix / "conda-meta/greet-1.0-pyhd8ed1ab_0.json").exists()
     assert [verdict.findings for verdict in judge(world, prefix)] == [(), ()]
     assert not world.make(prefix).installed
+
+
+def shell(*lines: str) -> list[str]:
+    """Run lines of shell; return the lines that they print."""
+    return subprocess.run(
+        ["sh", "-e"], input="\n".join(lines), capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+
+
+def test_activation_scripts_of_packages_are_run(world, client, prefix, tmp_path):
+    scripts = {
+        "etc/conda/activate.d/act.sh": 'export ACT="in $CONDA_PREFIX"\n',
+        "etc/conda/deactivate.d/act.sh": 'echo "leaving $ACT"; unset ACT\n',
+    }
+    assert world.make(prefix, lock_with(world.lock, pack(tmp_path, "act", scripts))).conda.holds
+    activate = client.run("shell.posix", "activate", prefix)
+    assert shell(activate, 'echo "$ACT"') == [f"in {prefix}"]
+    client.environment |= {"CONDA_PREFIX": str(prefix), "CONDA_SHLVL": "1"}
+    try:
+        deactivate = client.run("shell.posix", "deactivate")
+    finally:
+        del client.environment["CONDA_PREFIX"], client.environment["CONDA_SHLVL"]
+    assert shell(activate, deactivate, 'echo "${ACT-none}"') == [f"leaving in {prefix}", "none"]
+
+
+def test_variables_that_conda_sets_at_activation_are_named_until_they_are_unset(
+    world, client, prefix
+):
+    client.run("env", "config", "vars", "set", "--prefix", prefix, "LD_PRELOAD=/tmp/x.so")
+    with pytest.raises(DoesNotHold, match="activation sets LD_PRELOAD by it"):
+        world.make(prefix)
+    client.run("env", "config", "vars", "unset", "--prefix", prefix, "LD_PRELOAD")
+    assert (prefix / "conda-meta/state").is_file()
+    conda, stack = judge(world, prefix)
+    assert (conda.findings, stack.findings) == ((), ())
+    assert not world.make(prefix).installed
+
+
+def test_a_package_that_conda_installed_is_not_taken_away(world, client, prefix, tmp_path):
+    archive = pack(tmp_path, "same1", {"share/mine.txt": "mine"})
+    client.run("install", "--yes", "--offline", "--prefix", prefix, archive)
+    lock = lock_with(world.lock, pack(tmp_path, "other", {"share/other.txt": "x"}))
+    for locked in (world.lock, lock):
+        with pytest.raises(DoesNotHold, match="same1-1-0"):
+            world.make(prefix, locked)
+        assert (prefix / "share/mine.txt").read_text() == "mine"
+    client.run("remove", "--yes", "--offline", "--force", "--prefix", prefix, "same1")
+    assert world.make(prefix, lock).conda.holds
 
 
 def test_conda_lock_ignores_a_wrong_conda_sha256_and_we_do_not(world, client, tmp_path):

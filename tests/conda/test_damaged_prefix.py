@@ -132,7 +132,7 @@ def test_byte_code_of_modules_that_a_new_lock_changes_or_has_no_more(world, pref
 def test_byte_code_that_is_not_what_its_source_compiles_to_is_found(
     world, prefix, tmp_path, source
 ):
-    honest = Path(py_compile.compile(str(prefix / source), doraise=True) or "")
+    honest = Path(py_compile.compile(str(prefix / source), optimize=2, doraise=True) or "")
     assert not world.make(prefix).installed
     evil = tmp_path / "evil.py"
     evil.write_text("def main():\n    print('evil')\n")
@@ -147,7 +147,7 @@ def test_byte_code_that_is_not_what_its_source_compiles_to_is_found(
 
 
 def test_a_changed_python_is_not_asked_about_byte_code(world, prefix):
-    py_compile.compile(str(prefix / LIBRARY / "json/tool.py"), doraise=True)
+    py_compile.compile(str(prefix / LIBRARY / "json/tool.py"), optimize=2, doraise=True)
     python = prefix / "bin/python3.11"
     python.unlink()
     python.write_text(f"#!/bin/sh\ntouch {prefix}/asked\nexit 1\n")

@@ -109,6 +109,17 @@ def test_nothing_is_written_or_removed_through_a_directory_that_is_a_link(
     assert world.make(prefix).conda.holds
 
 
+def test_nothing_is_removed_through_a_link_where_rattler_sets_files_aside(world, prefix, tmp_path):
+    kept = tmp_path / "outside/where/share/where/data.txt"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(WORK)
+    (prefix / "__clobbers__").symlink_to(tmp_path / "outside")
+    without = tuple(p for p in world.lock.packages if p.name != "where")
+    with pytest.raises(DoesNotHold, match="foreign: __clobbers__: a link to"):
+        world.make(prefix, replace(world.lock, packages=without))
+    assert kept.read_text() == WORK
+
+
 def contents(root: Path) -> dict[str, tuple[bytes, int]]:
     return {
         str(path): (path.read_bytes(), path.stat().st_mode)
@@ -158,5 +169,9 @@ def test_packages_that_have_a_path_in_common(world, tmp_path):
     with pytest.raises(DoesNotHold, match=f"foreign: __clobbers__/same4/{same}"):
         world.make(prefix, lock)
     shutil.rmtree(prefix / "__clobbers__/same4")
+    without = tuple(p for p in lock.packages if p.name != "same1")
+    assert world.make(prefix, replace(lock, packages=without)).conda.holds
+    assert world.make(prefix, lock).conda.holds
     assert world.make(prefix).conda.holds
     assert not (prefix / same).exists()
+    assert not (prefix / "__clobbers__").exists()

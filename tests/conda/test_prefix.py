@@ -284,6 +284,20 @@ def test_two_runs_fill_one_store_at_once(world, tmp_path):
     check_it_works(tmp_path / "two")
 
 
+def test_of_two_runs_into_one_prefix_one_is_refused(world, tmp_path_factory, tmp_path):
+    slow = lock_with(world, tmp_path_factory, "slow")
+    prefix = tmp_path / "demo"
+    running = start(world, prefix, world.store, slow, link_scripts=True)
+    try:
+        wait_until((prefix / "slow-began").exists, "the link script")
+        with pytest.raises(TorchlockError, match=f"another torchlock is working on {prefix}"):
+            world.make(prefix, slow)
+    finally:
+        os.killpg(running.pid, signal.SIGKILL)
+        running.wait()
+    assert world.make(prefix, slow).conda.scripted == ("slow-began",)
+
+
 @pytest.mark.slow
 def test_damage_is_repaired_and_does_not_spread_through_shared_files(world, tmp_path):
     store = Store(tmp_path / "store")  # its own: what is damaged here is linked into it

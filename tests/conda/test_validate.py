@@ -3,37 +3,15 @@
 from __future__ import annotations
 
 import json
-import shutil
 import time
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
-from torchlock.files import sha256_of, write_atomically
+from torchlock.files import sha256_of
 from torchlock.proof import find_realization, validate
 from torchlock.realize.marker import read_marker, write_marker
-from torchlock.records import write_records
 from torchlock.repository import Repository
 from torchlock.stamps import Stamps
-
-SHOW = """\
-import shutil, sys
-from pathlib import Path
-shutil.copy(sys.argv[sys.argv.index("--context") + 1], Path(__file__).with_name("shown.json"))
-"""
-
-
-@pytest.fixture
-def repository(world, tmp_path, monkeypatch) -> Repository:
-    """The lock's repository, with a `validation` that only keeps what it is told."""
-    shutil.copytree(world.repository.root, tmp_path / "repository")
-    repository = Repository(tmp_path / "repository")
-    write_records(world.records, repository.records, write_atomically)
-    (repository.root / "validation").mkdir()
-    (repository.root / "validation" / "__main__.py").write_text(SHOW)
-    monkeypatch.setenv("TORCHLOCK_CACHE", str(world.store.root))
-    return repository
 
 
 def files_context(repository: Repository, prefix: Path) -> dict[str, str]:

@@ -262,6 +262,7 @@ class _Work:
         paths = chain(
             expectation.files,
             expectation.set_aside,
+            self.set_aside(marker),
             stack_paths(self.prefix, self.records),
             (f"conda-meta/{name}.json" for name in locked),
             installed_paths(self.prefix, set(marker.packages) - set(locked), self.gone(marker)),
@@ -372,11 +373,16 @@ class _Work:
         return marker
 
     def set_aside(self, marker: Marker) -> set[str]:
-        """Return what packages of ours list below `__clobbers__`."""
+        """Return what rattler may have put below `__clobbers__` for packages of ours."""
         if not (self.prefix / "__clobbers__").is_dir():
             return set()
-        listed = installed_paths(self.prefix, marker.packages, ())
-        return {path for path in listed if path.startswith("__clobbers__/")}
+        return {
+            # A record may name the path that the file would have if it were not set aside.
+            path if path.startswith("__clobbers__/") else f"__clobbers__/{name}/{path}"
+            for record in marker.packages
+            for name in (record.rsplit("-", 2)[0],)
+            for path in installed_paths(self.prefix, [record], ())
+        }
 
     def before_scripts(self, marker: Marker) -> Marker:
         """Note whose the files are now: what scripts left and is altered is not theirs any more."""
