@@ -122,7 +122,7 @@ def test_activation_scripts_of_packages_are_run(world, client, prefix, tmp_path)
     assert world.make(prefix, lock_with(world.lock, pack(tmp_path, "act", scripts))).conda.holds
     activate = client.run("shell.posix", "activate", prefix)
     assert shell(activate, 'echo "$ACT"') == [f"in {prefix}"]
-    client.environment |= {"CONDA_PREFIX": str(prefix), "CONDA_SHLVL": "1"}
+    client.environment.update({"CONDA_PREFIX": str(prefix), "CONDA_SHLVL": "1"})
     try:
         deactivate = client.run("shell.posix", "deactivate")
     finally:
@@ -151,7 +151,8 @@ def test_a_package_that_conda_installed_is_not_taken_away(world, client, prefix,
         with pytest.raises(DoesNotHold, match="same1-1-0"):
             world.make(prefix, locked)
         assert (prefix / "share/mine.txt").read_text() == "mine"
-    client.run("remove", "--yes", "--offline", "--force", "--prefix", prefix, "same1")
+    remove = ("remove", "--yes", "--offline", "--force", "--solver", "classic")
+    client.run(*remove, "--prefix", prefix, "same1")
     assert world.make(prefix, lock).conda.holds
 
 
