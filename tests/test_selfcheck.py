@@ -1,5 +1,6 @@
 """What an environment without the tool says of its own lock and files."""
 
+import hashlib
 import json
 import sys
 import zipfile
@@ -10,10 +11,10 @@ import pytest
 from tests.support.locks import lock_text, locked_wheel, records_of
 from tests.support.wheels import build_wheel
 from torchlock import selfcheck
-from torchlock.errors import DoesNotHold
+from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import PYTHON_VERSION, Package, parse_lock
-from torchlock.records import write_records
+from torchlock.records import read_records, write_records
 from torchlock.repository import Repository
 from torchlock.selfcheck import Environment
 
@@ -54,11 +55,11 @@ def site_packages(prefix: Path) -> Path:
 
 
 def test_locked_files_hold_with_the_hosts_digests(repository: Repository, prefix: Path):
-    told, verdict = selfcheck.context(repository, Environment(prefix, "debian"))
-    assert verdict.holds
+    told, findings = selfcheck.context(repository, Environment(prefix, "debian"))
+    assert findings == ()
     assert told["lock"]["digest"] == parse_lock(repository.lock.read_text()).digest
     assert told["lock"]["verdict"] == told["files"]["verdict"] == "holds"
-    assert told["files"]["tree"] == verdict.tree
+    assert told["files"]["tree"] == read_records(repository.records, "linux-64").tree
     assert told["foundation"] == "debian"
 
 
@@ -70,21 +71,96 @@ def test_a_changed_file_is_named(repository: Repository, prefix: Path):
                                               "__init__.py")  # fmt: skip
 
 
-def test_what_conda_lists_is_not_foreign_and_not_called_compared(
-    repository: Repository, prefix: Path
+SITE = f"lib/python{PYTHON_VERSION}/site-packages"
+
+
+class CondaPrefix:
+    """The prefix with a conda half of one package, whose files its record lists."""
+
+    def __init__(self, prefix: Path) -> None:
+        self.prefix = prefix
+        self.record = prefix / "conda-meta" / "pip-1-0.json"
+        self.record.parent.mkdir()
+        (prefix / "bin").mkdir()
+        (prefix / "bin" / "pip").write_text("#!/opt/torchlock/bin/python3.11\n")
+        (prefix / "bin" / "pip3").symlink_to("pip")
+        (prefix / SITE / "pip.py").write_text("")
+        self.rows = [
+            {"_path": "bin/pip", "path_type": "hardlink", "sha256": "0" * 64,
+             "sha256_in_prefix": digest_of(prefix / "bin" / "pip")},
+            {"_path": "bin/pip3", "path_type": "softlink", "sha256": "0" * 64},
+            {"_path": f"{SITE}/pip.py", "path_type": "hardlink",
+             "sha256": digest_of(prefix / SITE / "pip.py")},
+        ]  # fmt: skip
+        self.note(PIP.sha256)
+
+    def note(self, sha256: str) -> None:
+        self.record.write_text(json.dumps({"sha256": sha256, "paths_data": {"paths": self.rows}}))
+
+    def findings(self, repository: Repository) -> set[tuple[str, str]]:
+        told, found = selfcheck.context(repository, Environment(self.prefix, "conda"))
+        assert told["files"]["verdict"] == ("does not hold" if found else "holds")
+        return {(f.kind, f.path) for f in found}
+
+
+def digest_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_the_conda_half_is_compared_with_its_records(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    assert conda.findings(repository) == set()
+    files = selfcheck.context(repository, Environment(prefix, "conda"))[0]["files"]
+    assert files["evidence"].endswith("3 files of 1 conda packages are as conda-meta says")
+
+
+@pytest.mark.parametrize(
+    ("path", "contents", "kind"),
+    [
+        ("bin/pip", "#!/bin/false\n", "changed"),
+        ("bin/pip", None, "missing"),
+        ("bin/pip3", "a file", "changed"),
+        (f"{SITE}/pip.py", "import evil\n", "changed"),
+        (f"{SITE}/other.py", "", "foreign"),
+    ],
+)
+def test_a_conda_file_that_is_not_what_its_record_says_is_named(
+    repository: Repository, prefix: Path, path: str, contents: str | None, kind: str
 ):
-    (site_packages(prefix) / "pip.py").write_text("")
-    environment = Environment(prefix, "conda")
-    assert selfcheck.context(repository, environment)[0]["files"]["verdict"] == "does not hold"
-    (prefix / "conda-meta").mkdir()
-    record = prefix / "conda-meta" / "pip-1-0.json"
-    content = {"files": [f"lib/python{PYTHON_VERSION}/site-packages/pip.py"]}
-    record.write_text(json.dumps({**content, "sha256": "0" * 64}))  # not a locked package's
-    assert selfcheck.context(repository, environment)[0]["files"]["verdict"] == "does not hold"
-    record.write_text(json.dumps({**content, "sha256": PIP.sha256}))
-    files = selfcheck.context(repository, environment)[0]["files"]
-    assert files["verdict"] == "holds"
-    assert files["evidence"].endswith("the files of conda packages are not compared here")
+    conda = CondaPrefix(prefix)
+    (prefix / path).unlink(missing_ok=True)
+    if contents is not None:
+        (prefix / path).write_text(contents)
+    assert conda.findings(repository) == {(kind, path)}
+
+
+def test_a_link_in_the_place_of_a_conda_file_is_named(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    (prefix / "bin" / "pip").unlink()
+    (prefix / "bin" / "pip").symlink_to("/usr/bin/pip")
+    assert conda.findings(repository) == {("not a file", "bin/pip")}
+
+
+def test_a_record_of_another_package_explains_nothing(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    conda.note("0" * 64)
+    assert conda.findings(repository) == {("missing", "conda-meta"), ("foreign", f"{SITE}/pip.py")}
+
+
+def test_what_a_wheel_replaces_is_not_condas_any_more(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    for path in ("alpha/__init__.py", "alpha/gone.py", "alpha-0.9.dist-info/METADATA"):
+        conda.rows.append({"_path": f"{SITE}/{path}", "path_type": "hardlink", "sha256": "1" * 64})
+    (prefix / SITE / "pip.py").unlink()  # this distribution's, too
+    conda.note(PIP.sha256)
+    assert conda.findings(repository) == set()
+
+
+def test_a_damaged_record_is_named(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    conda.record.write_text('{"sha256": "1"}')
+    with pytest.raises(TorchlockError, match=r"pip-1-0\.json cannot be read"):
+        conda.findings(repository)
 
 
 def test_records_of_another_lock_are_refused(repository: Repository, prefix: Path, tmp_path: Path):

@@ -1,8 +1,9 @@
-"""Files: hashed with bounded memory, and written so that they appear only when complete."""
+"""Files: hashed, written so that they appear only when complete, and believed if our own."""
 
 from __future__ import annotations
 
 import os
+import stat
 import tempfile
 import threading
 from hashlib import sha256
@@ -42,3 +43,8 @@ def write_atomically(path: Path, contents: bytes) -> None:
     except BaseException:
         Path(scratch).unlink(missing_ok=True)
         raise
+
+
+def is_ours_alone(status: os.stat_result) -> bool:
+    """Say whether a file belongs to this user and no other can write it."""
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -8,7 +8,6 @@ too, so what vouches for them is the image's manifest digest, or the store path.
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import validation.__main__
+from torchlock.conda_meta import SITE, CondaFiles, compare_conda_files
 from torchlock.errors import NOT_JUDGED, TorchlockError
 from torchlock.inside import files_context, run_inside
-from torchlock.lock import PYTHON_VERSION, Lock, read_lock
-from torchlock.records import check_records, read_records
+from torchlock.lock import Lock, read_lock
+from torchlock.records import Records, check_records, read_records
 from torchlock.repository import Repository, this_repository
-from torchlock.verify import Verdict, find_site, verify
+from torchlock.verify import Finding, find_site, verify
 
 PLATFORM = "linux-64"
 INTERRUPTED = 130
@@ -52,8 +52,8 @@ def run(environment: Environment, arguments: Sequence[str]) -> int:
     validation.__main__.parser().parse_args(arguments)  # before minutes are spent
     repository = this_repository()
     try:
-        told, verdict = context(repository, environment)
-        for finding in verdict.findings[:10]:
+        told, findings = context(repository, environment)
+        for finding in findings[:10]:
             _say(f"  {finding.kind}: {finding.path}: {finding.detail}")
         return run_inside(Path(sys.executable), repository.root, told, arguments)
     except KeyboardInterrupt:
@@ -67,49 +67,50 @@ def run(environment: Environment, arguments: Sequence[str]) -> int:
         return NOT_JUDGED
 
 
-def context(repository: Repository, environment: Environment) -> tuple[dict[str, Any], Verdict]:
-    """Return what `validation` is told of lock and files, and the verdict on the files.
+def context(
+    repository: Repository, environment: Environment
+) -> tuple[dict[str, Any], tuple[Finding, ...]]:
+    """Return what `validation` is told of lock and files, and what is wrong with the files.
 
     Raises `TorchlockError` when the recorded trees are not those of the lock.
     """
     lock = read_lock(repository.lock)
     records = read_records(repository.records, PLATFORM)
     check_records(records, lock.wheels(PLATFORM))
-    listed = _listed_by_conda(environment.prefix, lock)
     _say(f"checking the files of {environment.prefix}")
+    conda = _conda_files(environment, lock, records)
     verdict = verify(
         find_site(environment.prefix),
         records,
-        explained=listed.__contains__,
+        explained=lambda path: f"{SITE}{path}" in conda.listed,
         python=environment.compiler,
     )
+    findings = (*verdict.findings, *conda.findings)
+    compared = f"{len(conda.listed)} files of {conda.packages} conda packages"
     files = files_context(
-        verdict, records, verdict.findings, compiled=environment.compiler is not None
+        verdict,
+        records,
+        findings,
+        compiled=environment.compiler is not None,
+        more=f"; {compared} are as conda-meta says" if conda.packages else "",
     )
-    if listed:
-        files["evidence"] += "; the files of conda packages are not compared here"
     told = {
         "lock": _lock_part(lock),
         "files": files,
         "foundation": environment.foundation,
     }
-    return told, verdict
+    return told, findings
 
 
-def _listed_by_conda(prefix: Path, lock: Lock) -> frozenset[str]:
-    """Return the paths in site-packages that the records of locked conda packages name."""
-    below = f"lib/python{PYTHON_VERSION}/site-packages/"
-    locked = {p.sha256 for p in lock.conda_packages(PLATFORM)}
-    found: set[str] = set()
-    for record in (prefix / "conda-meta").glob("*.json"):
-        try:
-            content = json.loads(record.read_bytes())
-            if content.get("sha256") in locked:
-                paths = content["files"]
-                found.update(p.removeprefix(below) for p in paths if p.startswith(below))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-            raise TorchlockError(f"{record} cannot be read ({error})") from None
-    return frozenset(found)
+def _conda_files(environment: Environment, lock: Lock, records: Records) -> CondaFiles:
+    """Compare the conda half where it carries the stack; elsewhere there is none."""
+    wheels = records.wheels.values()
+    return compare_conda_files(
+        environment.prefix,
+        lock.conda_packages(PLATFORM) if environment.foundation == "conda" else (),
+        {w.name for w in wheels},
+        {f"{SITE}{f.path}" for w in wheels for f in w.files if f.scheme == "site"},
+    )
 
 
 def _lock_part(lock: Lock) -> dict[str, str]:

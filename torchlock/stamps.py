@@ -6,7 +6,7 @@ hold what it held then: the kernel moves the time of change with every write, ch
 no program can put it back. What a stamp cannot show is a medium that decays, a clock that was set
 back, whoever can write the disk past its file system, and stores through a shared mapping where
 the kernel does not count them: on tmpfs, and into a page that is still waiting to be written.
-Only `invoke env` goes by stamps; `invoke validate` reads every file.
+`invoke env` goes by stamps, and a render of recorded layers; `invoke validate` reads every file.
 
 An installer that links a file out of its cache moves the time of change too. So the cache's
 stamps are compared just before it runs (`before_linking`), and a file that then has the inode,
@@ -22,7 +22,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import stat
 import struct
 import threading
 import time
@@ -30,7 +29,7 @@ from collections.abc import Iterable
 from itertools import chain, islice
 from pathlib import Path
 
-from torchlock.files import sha256_of_rest, write_atomically
+from torchlock.files import is_ours_alone, sha256_of_rest, write_atomically
 from torchlock.tree import walk
 
 TICK = 20_000_000
@@ -65,16 +64,11 @@ class Stamps:
     @classmethod
     def read(cls, path: Path) -> Stamps:
         """Return what is noted at `path`; nothing where it cannot be read or believed."""
-        try:
-            with path.open("rb") as stream:
-                status = os.fstat(stream.fileno())
-                if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                    return cls(path)
-                if stream.read(len(FORMAT)) != FORMAT:
-                    return cls(path)
+        with contextlib.suppress(OSError, struct.error), path.open("rb") as stream:
+            ours = is_ours_alone(os.fstat(stream.fileno()))
+            if ours and stream.read(len(FORMAT)) == FORMAT:
                 return cls(path, _ROW.iter_unpack(stream.read()))
-        except (OSError, struct.error):
-            return cls(path)
+        return cls(path)
 
     def digest(self, status: os.stat_result, began: int) -> str | None:
         """Return the sha256 of an unchanged file that was read, None when it must be read.

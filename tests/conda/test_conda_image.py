@@ -360,26 +360,31 @@ def test_a_package_that_does_not_fit_is_named(tmp_path: Path, files, links, opti
         lay_out(tmp_path, demo_text(tmp_path), bad)
 
 
-def pack_hard_links(directory: Path) -> Path:
+def pack_hard_links(
+    directory: Path,
+    name: str = "many",
+    version: str = "1",
+    paths: tuple[str, str] = ("bin/many", "libexec/many-again"),
+) -> Path:
     """A package in which two paths are one file with a text prefix, as git's programs are."""
-    path = directory / "many-1-0.tar.bz2"
+    path = directory / f"{name}-{version}-0.tar.bz2"
     data = f"#!{PLACEHOLDER}/bin/python\n".encode()
     row = {
         "path_type": "hardlink", "sha256": hashlib.sha256(data).hexdigest(),
         "size_in_bytes": len(data), "prefix_placeholder": PLACEHOLDER, "file_mode": "text",
     }  # fmt: skip
-    index = {"name": "many", "version": "1", "build": "0", "subdir": "linux-64"}
-    rows = {"paths": [{**row, "_path": "bin/many"}, {**row, "_path": "libexec/many-again"}]}
+    index = {"name": name, "version": version, "build": "0", "subdir": "linux-64"}
+    rows = {"paths": [{**row, "_path": path} for path in paths]}
     with tarfile.open(path, "w:bz2") as tar:
         for name, text in (("info/index.json", index), ("info/paths.json", rows)):
             info = entry(name)
             content = json.dumps(text).encode()
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-        info = entry("bin/many", mode=0o755)
+        info = entry(paths[0], mode=0o755)
         info.size, info.mtime = len(data), 1_234_567_890
         tar.addfile(info, io.BytesIO(data))
-        tar.addfile(entry("libexec/many-again", tarfile.LNKTYPE, 0o755, "bin/many"))
+        tar.addfile(entry(paths[1], tarfile.LNKTYPE, 0o755, paths[0]))
     return path
 
 
@@ -389,6 +394,15 @@ def test_hard_links_and_times_are_kept(tmp_path: Path):
     assert one.read_text() == other.read_text() == f"#!{HOME}/bin/python\n"
     assert one.samefile(other)
     assert one.stat().st_mtime == 1_234_567_890
+
+
+def test_an_interpreter_that_is_a_link_to_what_is_left_out_is_refused(tmp_path: Path):
+    paths = ("share/python", "bin/python3.11")
+    half = conda_half([locked_conda(pack_hard_links(tmp_path, "python", "3.11.9", paths))], ())
+    with pytest.raises(
+        CondaError, match=r"python 3\.11\.9: bin/python3\.11 is a hard link to share"
+    ):
+        half.unpack_python(tmp_path / "compiler")
 
 
 GOLDEN = "sha256:761f26b33819af6af3d0c46a662eb31ce7ffa347151cafa6c39654e245b06d04"

@@ -20,8 +20,8 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
          "torchlock/__init__.py", "torchlock/errors.py", "torchlock/records/linux-64.*",
          "torchlock/formats/__init__.py", "torchlock/formats/wheel.py",
          *(f"torchlock/{name}.py" for name in (
-             "bytecode", "console", "files", "inside", "lock", "recompile", "records",
-             "repository", "selfcheck", "stamps", "tree", "verify"))],
+             "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile",
+             "records", "repository", "selfcheck", "stamps", "tree", "verify"))],
         cwd=root, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert len(tracked) > 50

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,7 +14,8 @@ import pytest
 
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from tests.support.hosts import FACTS, assert_another, other_host
-from torchlock.artifacts import Store
+from torchlock import artifacts
+from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
 from torchlock.oci import layer
@@ -24,8 +26,10 @@ from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import BIG, ImageSource, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
+from torchlock.realize.venv import read_stamps
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
+from torchlock.stamps import Reading
 
 BASE = [
     (entry("./usr/share/base-passwd/passwd.master"), b"root:*:0:0:root:/root:/bin/bash\n"),
@@ -94,6 +98,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     # These packages hold no interpreter; the real one is tested in test_image_real.py.
     monkeypatch.setattr(image, "unpack_compiler", lambda debs, directory: None)
     monkeypatch.setattr(image, "compiled", lambda root, sources: iter(()))
+    monkeypatch.setattr(artifacts, "BACKOFF", 0)  # no address of these answers
     return World(tmp_path)
 
 
@@ -184,6 +189,76 @@ def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path
     assert again.digest == made.digest
     for name in everything_below(tmp_path / "out"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_wheels_of_known_layers_are_read_where_they_changed_and_all_to_verify(
+    world: World, tmp_path: Path
+):
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    time.sleep(0.05)  # a file that has just changed is not noted as read
+
+    def wheels(name: str, **how: bool) -> list[str]:
+        said: list[str] = []
+        again, _ = render(
+            world.source, tmp_path / name, Store(world.store.root), say=said.append, **how
+        )
+        assert again.digest == made.digest
+        return [line for line in said if line.startswith("wheels")]
+
+    label = "wheels of known layers: "
+    assert wheels("one") == [label + "3 read, 0 unchanged since they were read"]
+    assert wheels("two") == [label + "0 read, 3 unchanged since they were read"]
+    beta = world.store.path(world.source.wheels[1])
+    beta.write_bytes(beta.read_bytes())
+    assert wheels("three") == [label + "1 read, 2 unchanged since they were read"]
+    assert wheels("four", verify=True) == []
+    beta.write_bytes(beta.read_bytes()[:-1] + b"?")
+    with pytest.raises(TorchlockError, match="beta"):  # thrown away, and cannot be had again
+        render(world.source, tmp_path / "five", Store(world.store.root))
+    assert not beta.exists()
+    assert not (tmp_path / "five" / "index.json").exists()
+
+
+def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_path: Path):
+    """A disk that decays moves no time; here a note that lies stands for it."""
+    render(world.source, tmp_path / "out", world.store)
+    beta = world.store.path(world.source.wheels[1])
+    good = sha256(beta)
+    beta.write_bytes(beta.read_bytes().replace(b"value = 1", b"value = 7"))
+    time.sleep(0.05)
+    stamps = read_stamps(world.store)
+    stamps.note(beta.stat(), good, time.time_ns())
+    stamps.write()
+    assert world.store.verified(world.source.wheels[1], Reading(stamps)), "the stamp hides it"
+    with pytest.raises(ArtifactError, match="beta"):  # noticed, and cannot be had again
+        render(world.source, tmp_path / "copied", Store(world.store.root))
+    assert not beta.exists()
+    assert not (tmp_path / "copied" / "index.json").exists()
+
+
+def test_a_kept_layer_that_is_damaged_is_made_again(world: World, tmp_path: Path):
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    digest = next(b.digest for title, b in layers.values() if title == "Debian: system")
+    kept = LayerCache(world.store.root / "layers").blob(digest)
+    kept.write_bytes(kept.read_bytes()[:-1] + b"?")
+    again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
+    assert again.digest == made.digest
+    blob = Layout(tmp_path / "again").blob(digest)
+    assert "sha256:" + sha256(blob) == digest
+
+
+def test_a_layer_that_another_user_could_have_noted_is_not_believed(world: World, tmp_path: Path):
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    cache = LayerCache(world.store.root / "layers")
+    key, (_, blob) = next((k, v) for k, v in layers.items() if v[0].startswith("wheels"))
+    lie = replace(blob, digest="sha256:" + "0" * 64)
+    cache.remember(key, lie)
+    assert cache.known(key) == lie
+    (cache.root / f"{key}.json").chmod(0o666)
+    assert cache.known(key) is None
+    again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
+    assert again.digest == made.digest
+    assert cache.known(key) == blob, "and noted anew, by this user alone"
 
 
 def test_verify_compares_with_the_records(world: World, tmp_path: Path):

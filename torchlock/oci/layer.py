@@ -23,6 +23,7 @@ PACK = 4 << 20
 """Archive bytes in one packed member; part of the format."""
 
 _READ = 256 << 10
+_SMALL = 64 << 10
 _INFLATE = 4 << 20
 
 
@@ -94,9 +95,28 @@ class _Sink:
     inner: hashlib._Hash = field(default_factory=hashlib.sha256)
     size: int = 0
     pending: bytearray = field(default_factory=bytearray)
+    gathered: list[bytes] = field(default_factory=list)
+    held: int = 0
     source: tuple[Path, IO[bytes]] | None = None
 
     def write(self, data: bytes) -> None:
+        """Write small pieces together: most files of a wheel are a few kilobytes."""
+        if len(data) >= _SMALL:
+            self.drain()
+            self._put(data)
+            return
+        self.gathered.append(data)
+        self.held += len(data)
+        if self.held >= _READ:
+            self.drain()
+
+    def drain(self) -> None:
+        if self.gathered:
+            self._put(b"".join(self.gathered))
+            self.gathered.clear()
+            self.held = 0
+
+    def _put(self, data: bytes) -> None:
         self.out.write(data)
         self.size += len(data)
         if self.hashed:
@@ -136,7 +156,7 @@ class _Sink:
         """Return the file at `path`; a wheel's streams come one after the other."""
         if self.source is None or self.source[0] != path:
             self.close()
-            self.source = path, path.open("rb", buffering=0)
+            self.source = path, path.open("rb", buffering=_READ)
         return self.source[1]
 
     def close(self) -> None:
@@ -247,6 +267,7 @@ def _write(items: Iterable[Item], sink: _Sink) -> None:
         sink.plain(tarball.padding(member.size))
     sink.plain(tarball.END)
     sink.flush()
+    sink.drain()
 
 
 def _missing_parents(path: str, directories: set[str]) -> list[str]:

@@ -7,21 +7,21 @@ files (their layer formats are counted by `image_records.FORMAT`).
 
 from __future__ import annotations
 
+import hashlib
 import os
-import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
 from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch
 from torchlock.errors import DoesNotHold
-from torchlock.files import sha256_of
-from torchlock.formats.wheel import read_wheel
+from torchlock.formats.wheel import WheelError, read_wheel
+from torchlock.formats.zipstream import ZipStreamError
 from torchlock.lock import PYTHON_VERSION, Package
-from torchlock.oci.layer import Blob, Item, copy_layer, write_layer
+from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
@@ -37,8 +37,11 @@ from torchlock.realize.image_documents import Image, contents_layer, documents_o
 from torchlock.realize.image_plan import PLATFORM, ImageSource, Planned, plan, recorded_layers
 from torchlock.realize.image_records import LayerCache
 from torchlock.realize.image_wheels import SITE, wheels_items
+from torchlock.realize.place import read_stamps
 from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
+from torchlock.stamps import Reading
+from torchlock.tree import CHUNK
 
 DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
 
@@ -57,11 +60,11 @@ def render(
     """Write the image into the layout at `out` under `tag`; return it and its layers by key.
 
     Layers whose digest is known and that are in the layout are left as they are; wheel layers
-    that are known are copied from verified wheels; the others are written and hashed. With
-    `verify` every layer is made anew and compared with what is known: `DoesNotHold` names the
-    first that differs. Raises `LayoutError` when another render is working on `out`. A killed
-    render leaves no layout that looks complete, and the next one goes on from the layers that
-    are.
+    that are known are copied from wheels that are verified, or unchanged since they were; the
+    others are written and hashed. With `verify` every artifact is read, every layer is made anew
+    and compared with what is known: `DoesNotHold` names the first that differs. Raises
+    `LayoutError` when another render is working on `out`. A killed render leaves no layout that
+    looks complete, and the next one goes on from the layers that are.
     """
     layout = Layout(out)
     with layout.alone():
@@ -143,22 +146,43 @@ class _Render:
         if self.layout.has(known.digest, known.size):
             return known
         kept = self.cache.blob(known.digest)
-        if planned.kind != "wheels" and kept.exists() and _digest_of(kept) == known.digest:
-            self.layout.add(lambda stream: _copy(kept, stream, known.digest))
-            return known
+        if planned.kind != "wheels" and kept.exists():
+            with suppress(LayerError):  # what is kept is damaged
+                self.layout.add(lambda stream: _copy(kept, stream, known.digest))
+                return known
         return None
+
+    def _copies(self, planned: Planned) -> bool:
+        """Say whether the layer is copied out of wheels, its digest being known."""
+        return planned.kind == "wheels" and not self.verify and self.known(planned) is not None
 
     def _fetch(self, missing: Sequence[Planned]) -> None:
         if self.source.conda and any(p.kind in ("conda", "bytecode") for p in missing):
             self._fetch_conda()
-        wheels = {a.sha256: a for p in missing for a in _wheels_of(p)}
-        paths = fetch(wheels.values(), self.store, mirrors=self.mirrors, progress=self.progress)
-        self.paths.update(zip(wheels, paths, strict=True))
+        # What a new layer is made from is read; what a known one is copied from goes by stamps.
+        self._fetch_wheels(p for p in missing if not self._copies(p))
+        if copied := [p for p in missing if self._copies(p)]:
+            stamps = read_stamps(self.store)
+            reading = Reading(stamps)
+            self._fetch_wheels(copied, reading)
+            stamps.write()
+            self.say(f"wheels of known layers: {reading.told}")
         if any(p.kind != "wheels" for p in missing):
             debs = fetch_debs(self.source.rootfs, self.store, self.progress)
             self.paths.update(
                 (d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True)
             )
+
+    def _fetch_wheels(self, layers: Iterable[Planned], reading: Reading | None = None) -> None:
+        wheels = {a.sha256: a for p in layers for a in _wheels_of(p)}
+        paths = fetch(
+            wheels.values(),
+            self.store,
+            mirrors=self.mirrors,
+            progress=self.progress,
+            reading=reading,
+        )
+        self.paths.update(zip(wheels, paths, strict=True))
 
     def _fetch_conda(self) -> None:
         try:
@@ -180,7 +204,6 @@ class _Render:
         return [self.paths[a.sha256] for a in artifacts]
 
     def _layer(self, planned: Planned) -> Blob:
-        known = self.known(planned)
         if planned.kind == "bytecode":
             wheels = self._paths(_wheels_of(planned))
             return self._write(planned, compiled(self.compiler, wheel_sources(wheels)))
@@ -188,14 +211,22 @@ class _Render:
             names = {p.name for p in planned.artifacts if isinstance(p, Package)}
             layer = CondaLayer(self.half, names)
             return self._write(planned, _conda_items(layer, self.compiler))
+        known = self.known(planned)
+        if known is None or not self._copies(planned):
+            return self._write(planned, wheels_items(self._paths(planned.artifacts)))
+        try:
+            return self._copy_wheels(planned, known)
+        except (LayerError, WheelError, ZipStreamError):
+            # Stamps do not show a disk that decays: read the wheels, and fetch what is not them.
+            fetch(_wheels_of(planned), Store(self.store.root), mirrors=self.mirrors)
+            return self._copy_wheels(planned, known)
+
+    def _copy_wheels(self, planned: Planned, known: Blob) -> Blob:
         paths = self._paths(planned.artifacts)
-        if known is None or self.verify:
-            return self._write(planned, wheels_items(paths))
-        blob = known
 
         def copy(stream: IO[bytes]) -> str:
-            copy_layer(wheels_items(paths), stream, blob)
-            return blob.digest
+            copy_layer(wheels_items(paths), stream, known)
+            return known.digest
 
         self.layout.add(copy)
         return known
@@ -276,13 +307,14 @@ def _any_rootfs(missing: Iterable[Planned]) -> bool:
     return any(p.kind == "rootfs" for p in missing)
 
 
-def _digest_of(path: Path) -> str:
-    return "sha256:" + sha256_of(path)
-
-
 def _copy(path: Path, stream: IO[bytes], digest: str) -> str:
-    with path.open("rb") as source:
-        shutil.copyfileobj(source, stream, 1 << 20)
+    actual = hashlib.sha256()
+    with path.open("rb", buffering=0) as source:
+        while chunk := source.read(CHUNK):
+            stream.write(chunk)
+            actual.update(chunk)
+    if actual.hexdigest() != digest.removeprefix("sha256:"):
+        raise LayerError(f"{path} does not have its name's digest")
     return digest
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -107,8 +107,11 @@ class CondaHalf:
             if locked.package.name not in needed:
                 continue
             _check_room(locked, str(prefix), TMPDIR)
+            unpacked: set[str] = set()
             for _, placed in placed_files(locked.content, str(prefix), SITE):
                 if self.owners.get(placed.path) == locked.content.name and _runs(placed.path):
+                    _check_link(locked, placed, unpacked, "which no interpreter needs")
+                    unpacked.add(placed.path)
                     try:
                         _unpack(prefix, placed)
                     except OSError as error:
@@ -183,6 +186,14 @@ def _linking_order(locked: Sequence[LockedConda]) -> list[LockedConda]:
     return list(order.values())
 
 
+def _check_link(locked: LockedConda, placed: PlacedFile, written: Container[str], why: str) -> None:
+    """Raise `CondaError` for a hard link to what was left out."""
+    if placed.same_as is not None and placed.same_as not in written:
+        raise CondaError(
+            f"{locked.package.label}: {placed.path} is a hard link to {placed.same_as}, {why}"
+        )
+
+
 def _runs(path: str) -> bool:
     """Say whether the interpreter needs this file to compile."""
     library = f"lib/python{PYTHON_VERSION}/"
@@ -236,11 +247,7 @@ class CondaLayer:
                 rows[placed.path] = {**rows[placed.same_as], "_path": placed.path}
             if self.half.owners.get(placed.path) != content.name:
                 continue
-            if placed.same_as is not None and placed.same_as not in written:
-                raise CondaError(
-                    f"{locked.package.label}: {placed.path} is a hard link to {placed.same_as}, "
-                    "whose place another package's file takes"
-                )
+            _check_link(locked, placed, written, "whose place another package's file takes")
             written.add(placed.path)
             self._note_source(placed)
             yield _item(placed)

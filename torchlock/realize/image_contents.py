@@ -40,7 +40,7 @@ _SELFCHECK = (
     *(
         f"torchlock/{name}.py"
         for name in (
-            "bytecode", "console", "files", "inside", "lock", "recompile", "records",
+            "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile", "records",
             "repository", "selfcheck", "stamps", "tree", "verify",
         )
     ),

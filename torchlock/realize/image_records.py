@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from torchlock.errors import TorchlockError
-from torchlock.files import write_atomically
+from torchlock.files import is_ours_alone, write_atomically
 from torchlock.oci.layer import Blob
 
 FORMAT = 1
@@ -70,14 +70,21 @@ def write_layer_records(path: Path, layers: Mapping[str, tuple[str, Blob]]) -> N
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What this machine has made before, below the artifact store: records and whole blobs."""
+    """What this machine has made before, below the artifact store: records and whole blobs.
+
+    A record is the user's own word for a digest that nothing recomputes: one that another user
+    could have written is not believed.
+    """
 
     root: Path
 
     def known(self, key: str) -> Blob | None:
         """Return the layer that was once written under `key`, if any."""
         try:
-            return _blob(json.loads((self.root / f"{key}.json").read_text(encoding="utf-8")))
+            with (self.root / f"{key}.json").open("rb") as stream:
+                if not is_ours_alone(os.fstat(stream.fileno())):
+                    return None
+                return _blob(json.load(stream))
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
