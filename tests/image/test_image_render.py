@@ -26,7 +26,7 @@ from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import BIG, ImageSource, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
-from torchlock.realize.venv import read_stamps
+from torchlock.realize.place import read_stamps
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
 from torchlock.stamps import Reading
