@@ -1,4 +1,4 @@
-"""Files: hashed, written so that they appear only when complete, and believed if our own."""
+"""Files: hashed with bounded memory, complete when they appear, believed if nobody else's."""
 
 from __future__ import annotations
 
