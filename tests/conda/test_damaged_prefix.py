@@ -51,12 +51,21 @@ def test_a_python_that_was_lost_in_a_run_that_was_broken_off(world, prefix, tmp_
         world.make(prefix, newer)  # so that its marker says that it is not complete
     (prefix / "thesis.tex").unlink()
     (prefix / "bin/python3.11").unlink()
-    assert world.make(prefix, newer).conda.holds
+    said: list[str] = []
+    assert world.make(prefix, newer, say=said.append).conda.holds
+    assert any("missing: bin/python3.11 (python)" in line for line in said)
     assert works(prefix)
 
 
-@pytest.mark.parametrize("text", ["", "{}", "[]", '{"name": "where", "version": "1.0"}', "\0"])
-@pytest.mark.parametrize("name", ["where-1.0-0", "python-"])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("where-1.0-0", "{}"),
+        ("where-1.0-0", '{"name": "where", "version": "1.0"}'),
+        ("python-", ""),
+        ("python-", "[]"),
+    ],
+)
 def test_a_damaged_record_is_found_and_put_right(world, prefix, text, name):
     (record,) = (prefix / "conda-meta").glob(f"{name}*.json")
     whole = json.loads(record.read_text())

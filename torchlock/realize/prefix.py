@@ -302,6 +302,9 @@ class _Work:
             if (record := f"conda-meta/{p.content.record_name}.json") in present
         }
         damaged = _damaged(conda) & installed.keys()
+        if damaged and marker != self.goal(marker):  # else it has been said
+            why = [f for f in conda if f.package in damaged]
+            self.say(f"{self.prefix} is not what the lock says:\n{describe(why)}")
         for finding in conda:
             if finding.kind == "changed" and finding.path == installed.get(finding.package):
                 (self.prefix / finding.path).unlink()  # rattler stops at one that it cannot read
