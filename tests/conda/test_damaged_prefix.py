@@ -44,6 +44,7 @@ def test_a_python_that_does_not_start_is_put_right(world, prefix, lost):
     assert works(prefix)
 
 
+@pytest.mark.slow
 def test_a_python_that_was_lost_in_a_run_that_was_broken_off(world, prefix, tmp_path):
     (prefix / "thesis.tex").write_text("years of work")
     newer = lock_with(world.lock, pack(tmp_path, "new", {"share/new.txt": "x"}))

@@ -43,6 +43,7 @@ def lock_with(lock: Lock, *archives: Path) -> Lock:
     return replace(lock, packages=(*kept, *added))
 
 
+@pytest.mark.slow
 def test_a_conda_package_of_the_user_is_named_and_kept(world, prefix, tmp_path):
     archive = pack(tmp_path, "same1", {"share/mine.txt": WORK})
     world.make(prefix, lock_with(world.lock, archive))
@@ -144,6 +145,7 @@ def test_what_stands_in_the_place_of_a_file_or_directory_is_named(world, prefix)
     assert (prefix / "lib/python3.11/json").read_text() == WORK
 
 
+@pytest.mark.slow
 def test_packages_that_have_a_path_in_common(world, tmp_path):
     same = "share/same.txt"
     lock = lock_with(
