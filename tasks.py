@@ -41,6 +41,7 @@ from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import image_source, record_layers
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import read_marker
+from torchlock.realize.place import named_prefix
 from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import read_records, write_records
@@ -48,7 +49,6 @@ from torchlock.records import record as record_trees
 from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import relock_rootfs
-from torchlock.userconfig import named_prefix
 from validation.checks import CHECKS
 
 INTERRUPTED = 130

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -13,6 +14,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from torchlock.artifacts import Store
+from torchlock.condarc import read_condarc
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
 from torchlock.records import Records
@@ -35,6 +37,45 @@ def conda_cache(store: Store) -> Path:
 def read_stamps(store: Store) -> Stamps:
     """Return what is noted of the files that were read below `store` and in prefixes."""
     return Stamps.read(store.root / "stamps")
+
+
+def named_prefix(name: str) -> Path:
+    """Return where conda clients keep the environment `name`, or would make it.
+
+    As conda decides: where it is already, else in the first of its directories of environments
+    that can be written. Raises `TorchlockError` for what is no name, and where none can be.
+    """
+    if not name or name in (".", "..", "base", "root") or any(c in name for c in "/ :#\\"):
+        raise TorchlockError(
+            f"{name!r} is no name of an environment", hint="invoke env --name pt27"
+        )
+    directories = read_condarc().environment_directories
+    for directory in directories:
+        if (directory / name).is_dir():
+            return directory / name
+    for directory in directories:
+        if _is_writable(directory):
+            return directory / name
+    raise TorchlockError(
+        f"none of conda's directories of environments can be written: "
+        f"{', '.join(map(str, directories))}",
+        hint="name one in envs_dirs in .condarc, or choose a place: invoke env --prefix DIR",
+    )
+
+
+def check_writable(prefix: Path) -> None:
+    """Raise before gigabytes are fetched for a prefix that could not be made."""
+    if not _is_writable(prefix):
+        raise TorchlockError(
+            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}",
+            hint="choose another place: invoke env --prefix DIR",
+        )
+
+
+def _is_writable(directory: Path) -> bool:
+    """Say whether files can be made in a directory, which need not exist."""
+    place = existing(directory)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def check_space(
@@ -64,7 +105,7 @@ def check_space(
 
 def existing(path: Path) -> Path:
     """Return `path`, or the nearest directory above it that exists."""
-    while not path.exists():
+    while not os.path.exists(path):  # noqa: PTH110 - false, too, where one may not look
         path = path.parent
     return path
 
