@@ -17,7 +17,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,6 +35,7 @@ from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
+from torchlock.urls import public
 
 RECEIVED = 1 << 16
 """Bytes received at a time: what a broken connection loses and Ctrl-C waits for."""
@@ -49,6 +49,11 @@ BACKOFF = 0.5
 PARALLEL = 6
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 VANISHED_STATUS = frozenset({404, 410})
+NO_URL = (
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.InvalidURL,
+)
 REFUSED_STATUS = frozenset({401, 403, 407, 451})
 
 
@@ -288,22 +293,22 @@ class _Download:
             except _WrongContents as wrong:
                 self._partial.unlink(missing_ok=True)
                 fault = (
-                    f"{_public(url)} serves sha256 {wrong.actual}, "
+                    f"{public(url)} serves sha256 {wrong.actual}, "
                     f"the lock says {self.artifact.sha256}"
                 )
                 if not wrong.resumed:  # else the fault may lie in what was there: start anew
                     return fault
             except requests.HTTPError as error:
                 status = error.response.status_code
-                fault = f"{_public(url)} {_meaning(status)} (HTTP {status})"
+                fault = f"{public(url)} {_meaning(status)} (HTTP {status})"
                 pause = retry_after(error.response)
                 if status not in RETRIED_STATUS:
                     return fault
             except requests.RequestException as error:
                 if self.stop.is_set():
                     raise _Stopped from None
-                fault = f"{_public(url)}: {_reason(error)}"
-                if _is_distrust(error):
+                fault = f"{public(url)}: {_reason(error)}"
+                if _is_distrust(error) or isinstance(error, NO_URL):
                     return fault
             have = self._partial.stat().st_size if self._partial.exists() else 0
             failures = 1 if have > reached else failures + 1
@@ -406,11 +411,6 @@ def _meaning(status: int) -> str:
     return "refuses it" if status in REFUSED_STATUS else "cannot be had now"
 
 
-def _public(text: str) -> str:
-    """The text with every URL in it cleared of credentials and query, fit to be shown."""
-    return re.sub(r"\?[^\s\"']*", "", re.sub(r"//[^/\s]*@", "//", text))
-
-
 def _is_distrust(error: requests.RequestException) -> bool:
     """Whether the certificate was refused; other TLS faults are those of a connection."""
     return isinstance(error, requests.exceptions.SSLError) and "certificate" in str(error).lower()
@@ -423,10 +423,12 @@ def _reason(error: requests.RequestException) -> str:
         return f"the certificate is not trusted ({_last_cause(error)})"
     if isinstance(error, requests.Timeout):
         return "no answer in time"
+    if isinstance(error, NO_URL):
+        return f"is no URL that can be fetched ({_last_cause(error)})"
     return f"cannot be reached ({_last_cause(error)})"
 
 
 def _last_cause(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
-    return _public(str(error)) or type(error).__name__
+    return public(str(error)) or type(error).__name__

@@ -20,6 +20,7 @@ import yaml
 
 from torchlock.errors import TorchlockError
 from torchlock.files import absolute
+from torchlock.urls import public
 
 FILE_NAMES = frozenset({".condarc", "condarc"})
 YAML_SUFFIXES = frozenset({".yml", ".yaml"})
@@ -79,7 +80,7 @@ def read_condarc() -> Condarc:
     alias = os.path.expandvars(_text(found, "channel_alias"))
     if alias and not re.match(r"[a-z][a-z0-9]{0,11}://", alias):
         raise TorchlockError(
-            f"conda's channel_alias {alias!r} has no scheme",
+            f"conda's channel_alias {public(alias)!r} has no scheme",
             hint="write it as a URL in .condarc: https://HOST/PATH, or file:///PATH",
         )
     chosen = _text(found, "root_prefix", "root_dir")

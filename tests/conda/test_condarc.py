@@ -290,12 +290,12 @@ def generated(random: Random) -> str:
 
 
 def test_files_are_merged_as_conda_merges_them(machine):
-    """A hundred machines with four files each; one conda answers for all of them."""
+    """Sixty machines with four files each; one conda answers for all of them."""
     places = [machine.places[n] for n in (0, 6, 12, -1)]
     random = Random(27)
-    cases = [machine.case({path: generated(random) for path in places}) for _ in range(100)]
+    cases = [machine.case({path: generated(random) for path in places}) for _ in range(60)]
     answers = machine.conda_says(cases)
     for case, conda in zip(cases, answers, strict=True):
         assert machine.torchlock_says(case) == conda, case["files"]
     assert not any("fault" in conda for conda in answers)
-    assert len({str(conda["channels"]) for conda in answers}) > 50
+    assert len({str(conda["channels"]) for conda in answers}) > 40
