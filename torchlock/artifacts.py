@@ -31,6 +31,7 @@ import urllib3
 from filelock import FileLock
 
 from torchlock.errors import TorchlockError
+from torchlock.files import absolute
 from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
@@ -132,7 +133,7 @@ def default_store() -> Store:
     """Return the store in `TORCHLOCK_CACHE`, or in the user's cache directory."""
     configured = os.environ.get("TORCHLOCK_CACHE")
     root = Path(configured) if configured else Path(platformdirs.user_cache_dir("torchlock"))
-    return Store(root.expanduser().absolute())
+    return Store(absolute(root.expanduser()))
 
 
 def fetch(
@@ -142,10 +143,12 @@ def fetch(
     mirrors: Callable[[Sequence[Artifact]], Mirrors] = lambda _: {},
     progress: Progress = silent,
     reading: Reading | None = None,
+    settings: str = "index settings",
 ) -> list[Path]:
     """Make sure every artifact is in the store and verified; return their paths in order.
 
-    `mirrors` is asked once, only for what is missing. Downloads run in parallel and resume
+    `mirrors` is asked once, only for what is missing; `settings` are the user's that it goes by,
+    in words. Downloads run in parallel and resume
     where an earlier one stopped. What is there is hashed, or judged by `reading`. Raises
     `ArtifactError` naming the artifact when one cannot be had: no network, a vanished URL, wrong
     contents, a full disk, a store that cannot be written. What was complete before the fault
@@ -158,7 +161,7 @@ def fetch(
     missing = [artifact for artifact, path in have.items() if path is None]
     if missing:
         _prepare(store)
-        have.update(_download_all(missing, store, mirrors(missing), progress))
+        have.update(_download_all(missing, store, mirrors(missing), progress, settings))
     return [path for artifact in wanted if (path := have[artifact]) is not None]
 
 
@@ -180,12 +183,14 @@ def _not_writable(store: Store, error: OSError) -> ArtifactError:
 
 
 def _download_all(
-    missing: list[Artifact], store: Store, mirrors: Mirrors, progress: Progress
+    missing: list[Artifact], store: Store, mirrors: Mirrors, progress: Progress, settings: str
 ) -> dict[Artifact, Path]:
     stop = threading.Event()
     done: dict[Artifact, Path] = {}
     with progress("fetching", len(missing)) as report, ThreadPoolExecutor(PARALLEL) as pool:
-        downloads = [_Download(a, store, mirrors.get(a.sha256, ()), stop, report) for a in missing]
+        downloads = [
+            _Download(a, store, mirrors.get(a.sha256, ()), settings, stop, report) for a in missing
+        ]
         try:
             jobs = {pool.submit(d.run): d for d in downloads}
             for job in as_completed(jobs):
@@ -216,6 +221,7 @@ class _Download:
     artifact: Artifact
     store: Store
     mirrors: Sequence[str]
+    settings: str
     stop: threading.Event
     report: Report
     _answer: requests.Response | None = None
@@ -271,16 +277,16 @@ class _Download:
             )
         if any("refuses" in fault for fault in faults):
             return (
-                "check credentials (.netrc), proxy and index settings; a file that is gone may be "
-                "answered so, too: then lock another version with: invoke lock --upgrade "
+                f"check credentials (.netrc), proxy and {self.settings}; a file that is gone may "
+                "be answered so, too: then lock another version with: invoke lock --upgrade "
                 + self.artifact.label.split()[0]
             )
         if any("is gone" in fault for fault in faults):
             return (
-                "try again, or point your index setting at a mirror that has it; else lock "
+                f"try again, or point your {self.settings} at a mirror that has it; else lock "
                 "another version: invoke lock --upgrade " + self.artifact.label.split()[0]
             )
-        return "check the network, proxy and index settings, then run the same command again"
+        return f"check the network, proxy and {self.settings}, then run the same command again"
 
     def _try_url(self, url: str) -> str | None:
         """Download from one URL; return None when complete and verified, else the fault."""

@@ -7,6 +7,7 @@ import hashlib
 import os
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,8 +18,12 @@ from torchlock.artifacts import Store
 from torchlock.condarc import read_condarc
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
+from torchlock.realize.marker import ELSEWHERE
 from torchlock.records import Records
 from torchlock.stamps import Stamps
+
+_UNUSABLE = {"conda": "'\"\\:", "venv": '"$`:'}
+"""Characters that no path may have in which the foundation is to work."""
 
 SPARE = 200_000_000
 """Bytes that must stay free beyond what the stack takes."""
@@ -63,12 +68,37 @@ def named_prefix(name: str) -> Path:
     )
 
 
+def check_prefix_name(prefix: Path, foundation: str) -> None:
+    """Raise `TorchlockError` before anything is written for a prefix that could not work.
+
+    Paths are written into scripts of sh and Python and into PATH, not always quoted: in conda
+    packages within both kinds of quotes, by venv within the shell's double ones.
+    """
+    for character in os.fspath(prefix):
+        unusable = character in _UNUSABLE[foundation]
+        if unusable or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
+            raise TorchlockError(
+                f"{os.fspath(prefix)!r} cannot be a {foundation} prefix: {character!r} in its path "
+                "breaks what is written into scripts",
+                hint=ELSEWHERE,
+            )
+
+
+def after_failure(said: str) -> str:
+    """Return what to do next when a program that fills a prefix failed with these words."""
+    if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
+        return (
+            "free some space (the stack needs 5.7 GB beside 3.1 GB of wheels), choose another "
+            "--prefix, or set TORCHLOCK_CACHE to a larger disk; the same command then goes on"
+        )
+    return "run the same command again; it goes on where this one stopped"
+
+
 def check_writable(prefix: Path) -> None:
     """Raise before gigabytes are fetched for a prefix that could not be made."""
     if not _is_writable(prefix):
         raise TorchlockError(
-            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}",
-            hint="choose another place: invoke env --prefix DIR",
+            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}", hint=ELSEWHERE
         )
 
 
@@ -113,7 +143,9 @@ def existing(path: Path) -> Path:
 @contextmanager
 def alone(prefix: Path, store: Store) -> Iterator[None]:
     """Keep two runs from writing one prefix at the same time."""
-    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
+    # Unlike Path.resolve, this takes a loop of links for a name like any other.
+    place = os.fsencode(os.path.realpath(prefix))
+    name = f"prefix-{hashlib.sha256(place).hexdigest()}.lock"
     directory = store.root / "locks"
     try:
         directory.mkdir(parents=True, exist_ok=True)
