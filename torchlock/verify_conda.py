@@ -127,7 +127,7 @@ def verify_conda(
 ) -> CondaVerdict:
     """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for, `written` what link scripts left (`left_by_scripts`).
+    `records` say what the stack accounts for, `written` what link scripts left (`contents_of`).
     Every file is read, unless a `reading` with stamps was begun; `present` is what `walk` finds in
     the prefix, where the caller has it. Raises `TorchlockError` when the prefix is no conda
     prefix; everything else is a finding.
