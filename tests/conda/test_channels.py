@@ -100,6 +100,24 @@ def test_packages_come_from_where_a_file_of_condas_says(
     assert len(found) == 6
 
 
+@pytest.mark.parametrize(
+    ("status", "hint"),
+    [
+        (404, "point your channel settings (.condarc) at"),
+        (403, "proxy and channel settings (.condarc)"),
+    ],
+)
+def test_what_to_do_about_a_conda_package_that_is_not_to_be_had(
+    world, faults, tmp_path, status, hint
+):
+    for package in world.lock.conda_packages("linux-64"):
+        faults.statuses[package.url.removeprefix(f"{world.server.url}/")] = [status]
+    with pytest.raises(TorchlockError) as caught:
+        fetch_foundation(world.lock, "linux-64", Store(tmp_path / "store"))
+    assert hint in caught.value.hint
+    assert "index" not in caught.value.hint
+
+
 def test_conda_where_the_store_or_the_channel_has_it(world, named, condarc, tmp_path):
     empty = Store(tmp_path / "empty")
     assert why_no_conda(world.lock, "linux-64", world.store) == ""
