@@ -89,7 +89,8 @@ def after_failure(said: str) -> str:
     if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
         return (
             "free some space (the stack needs 5.7 GB beside 3.1 GB of wheels), choose another "
-            "--prefix, or set TORCHLOCK_CACHE to a larger disk; the same command then goes on"
+            "--prefix, or set TORCHLOCK_CACHE to a larger disk; the same command then completes "
+            "the prefix"
         )
     return "run the same command again; it goes on where this one stopped"
 
