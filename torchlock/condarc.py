@@ -161,7 +161,7 @@ def _parse(path: Path) -> _Source:
         root = yaml.compose(text, yaml.SafeLoader)
     except yaml.YAMLError as error:
         raise TorchlockError(
-            f"{path} is not YAML: {' '.join(str(error).split())}",
+            f"{path} is not YAML: {public(' '.join(str(error).split()))}",
             hint="correct it; conda config --validate names what it objects to",
         ) from None
     except (OSError, UnicodeDecodeError) as error:

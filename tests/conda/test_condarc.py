@@ -249,6 +249,23 @@ def test_what_conda_refuses_is_refused(machine):
         assert said in str(machine.torchlock_says(case)["fault"])
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"channel_alias: 'https://h.example/t/tk-sesame/x\n  a: b\n", "is not YAML"),
+        (b"a: [https://h.example/t/tk-sesame/x: y: z\n", "is not YAML"),
+        (b"channel_alias: https://h.example/\xff\n", "cannot be read"),
+    ],
+)
+def test_a_file_that_is_damaged_is_named_without_its_tokens(tmp_path, monkeypatch, text, said):
+    path = tmp_path / "condarc"
+    path.write_bytes(text)
+    monkeypatch.setenv("CONDARC", str(path))
+    with pytest.raises(TorchlockError, match=f"{path} {said}") as caught:
+        read_condarc()
+    assert "sesame" not in str(caught.value)
+
+
 VALUES = ("http://a.example/x", "http://b.example/t/tk-9/y", "file:///c", "$TOKEN/d")
 FLAGS = ("", "", "", "  #!final", "  #!top", "  #!bottom", "  # a word")
 KEYS = ("forge", "mine", "team")
