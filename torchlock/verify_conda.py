@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import get_args
 
@@ -150,7 +151,7 @@ def verify_conda(
     if not is_conda_prefix(prefix):
         raise TorchlockError(
             f"{prefix} is no conda prefix: it has no conda-meta",
-            hint=f"make one with: invoke env --foundation conda --prefix {prefix}",
+            hint=f"make one with: invoke env --foundation conda --prefix {quote(str(prefix))}",
         )
     reading = reading or Reading()
     try:

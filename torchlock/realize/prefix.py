@@ -25,7 +25,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.channels import channel_of
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.files import write_atomically
+from torchlock.files import absolute, write_atomically
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import (
@@ -44,7 +44,16 @@ from torchlock.realize.obstacles import (
     refuse,
     strange_packages,
 )
-from torchlock.realize.place import alone, check_space, conda_cache, read_stamps, wheel_cache
+from torchlock.realize.place import (
+    after_failure,
+    alone,
+    check_prefix_name,
+    check_space,
+    check_writable,
+    conda_cache,
+    read_stamps,
+    wheel_cache,
+)
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
 from torchlock.realize.venv import REPAIRABLE, remove_bytecode
 from torchlock.records import Records
@@ -107,7 +116,8 @@ def make_prefix(
     An interrupted call is completed by the next.
     """
     platform = host_platform()
-    prefix = prefix.absolute()
+    prefix = absolute(prefix)
+    check_prefix_name(prefix, "conda")
     wheels = lock.wheels(platform)
     with alone(prefix, store), ThreadPoolExecutor(1) as beside:
         stamps = read_stamps(store)
@@ -117,6 +127,8 @@ def make_prefix(
                 f"{prefix} is a {marker.foundation} prefix, not a conda one",
                 hint="choose another place: invoke env --foundation conda --prefix DIR",
             )
+        if not (marker and marker.complete):
+            check_writable(prefix)
         hashing = Reading(stamps)
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
@@ -125,10 +137,7 @@ def make_prefix(
             link_scripts, beside,
         )  # fmt: skip
         if marker and marker.before is not None:
-            say("a run was broken off in its link scripts; what is new since is taken for theirs")
-            work.clear(marker, dict(walk(prefix)))
-            _sweep(prefix)
-            marker = work.after_scripts(marker)
+            marker = work.after_broken_off_scripts(marker)
         goal = work.goal(marker)
         unrun = work.unrun(goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
@@ -161,7 +170,7 @@ def make_prefix(
         stamps.write()
         unrun = work.unrun(goal)
         if unrun:
-            say(f"not run, as link scripts are only when asked for: {', '.join(unrun)}")
+            say(f"not run, as link scripts are only with --link-scripts: {', '.join(unrun)}")
         return MadePrefix(prefix, True, stack, conda, unrun)
 
 
@@ -393,6 +402,13 @@ class _Work:
         before = tuple(path for path in found if path not in marker.written)
         return replace(marker, written=altered_since(self.prefix, marker.written), before=before)
 
+    def after_broken_off_scripts(self, marker: Marker) -> Marker:
+        """Note what the scripts of a run left that was killed in them."""
+        self.say("a run was broken off in its link scripts; what is new since is taken for theirs")
+        self.clear(marker, dict(walk(self.prefix)))
+        _sweep(self.prefix)
+        return self.after_scripts(marker)
+
     def after_scripts(self, marker: Marker) -> Marker:
         """Note what scripts left: all that is unaccounted for and was not `before`."""
         found = unaccounted(self.prefix, self.expecting.result(), self.records)
@@ -488,7 +504,7 @@ class _Linked:
         if self.error:
             raise TorchlockError(
                 f"the conda packages could not be linked: {self.error}",
-                hint="run the same command again; it goes on where this one stopped",
+                hint=after_failure(self.error),
             )
         if self.failed_scripts:
             raise TorchlockError(
