@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
@@ -273,7 +274,7 @@ class Layout:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LayoutError(
                 f"{self.root}/index.json is damaged ({type(error).__name__}: {error})",
-                hint=f"remove it and render again: invoke image --out {self.root}",
+                hint=f"remove it and render again: {self.remake()}",
             ) from None
 
     def find(self, tag: str) -> Descriptor:
@@ -281,9 +282,12 @@ class Layout:
         for row in self.index():
             if _name(row) == tag:
                 return row
-        raise LayoutError(
-            f"{self.root} has no image {tag}", hint=f"invoke image --out {self.root} --tag {tag}"
-        )
+        raise LayoutError(f"{self.root} has no image {tag}", hint=self.remake(tag))
+
+    def remake(self, tag: str = "") -> str:
+        """Return the command that renders into this layout again."""
+        named = ("--tag", tag) if tag else ()
+        return shlex.join(("invoke", "image", "--out", str(self.root), *named))
 
     def read(self, descriptor: Descriptor) -> bytes:
         """Return a small blob. Raises `LayoutError` when it is absent or has another digest."""
@@ -305,7 +309,7 @@ class Layout:
         except (KeyError, TypeError, ValueError):
             raise LayoutError(
                 f"{self.root}: {descriptor['digest']} is no image manifest",
-                hint=f"invoke image --out {self.root}",
+                hint=self.remake(),
             ) from None
         return dict(content)
 

@@ -23,6 +23,7 @@ from torchlock.formats.zipstream import ZipStreamError
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
 from torchlock.oci.layout import Layout
+from torchlock.oci.reference import parse_name
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -63,9 +64,11 @@ def render(
     that are known are copied from wheels that are verified, or unchanged since they were; the
     others are written and hashed. With `verify` every artifact is read, every layer is made anew
     and compared with what is known: `DoesNotHold` names the first that differs. Raises
-    `LayoutError` when another render is working on `out`. A killed render leaves no layout that
-    looks complete, and the next one goes on from the layers that are.
+    `ImageNameError` for a tag that engines would not take, and `LayoutError` when another render
+    is working on `out`. A killed render leaves no layout that looks complete, and the next one
+    goes on from the layers that are.
     """
+    parse_name(tag)
     layout = Layout(out)
     with layout.alone():
         job = _Render(source, layout, store, verify, mirrors, progress, say)
