@@ -100,7 +100,7 @@ def _unpack(debs: Iterable[Path], directory: Path) -> None:
             if file.kind == "symlink":
                 path.symlink_to(file.target)
             elif file.kind == "file":
-                path.write_bytes(file.contents)
+                path.write_bytes(file.read())
                 path.chmod(0o755 if file.mode & 0o111 else 0o644)
 
 

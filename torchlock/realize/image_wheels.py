@@ -115,11 +115,11 @@ def _with_interpreter(script: bytes) -> bytes:
 
 def _row(file: WheelFile, item: Item) -> tuple[str, str, str]:
     contents = item.contents
-    if isinstance(contents, Stream):
-        digest = bytes.fromhex(file.entry.sha256) if file.entry.sha256 else _hashed(file)
-        size = contents.size
-    else:
+    if isinstance(contents, bytes):
         digest, size = hashlib.sha256(contents).digest(), len(contents)
+    else:
+        digest = bytes.fromhex(file.entry.sha256) if file.entry.sha256 else _hashed(file)
+        size = item.member.size
     return _record_path(item.member.path), _encoded(digest), str(size)
 
 
