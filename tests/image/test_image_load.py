@@ -131,5 +131,11 @@ def test_how_to_render_what_is_not_there_can_be_pasted(
     with pytest.raises(LoadError, match="lacks the blob") as refused:
         load(layout, "demo:1", "docker")
     assert refused.value.hint == f"invoke image --out '{tmp_path}/a layout' --tag demo:1"
-    with pytest.raises(LoadError, match="nothere is not on PATH"):
-        load(Layout(tmp_path), "demo:1", "nothere")
+
+
+def test_what_is_no_engine_is_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    with pytest.raises(LoadError, match="'sh' is none of podman, docker, ctr"):
+        load(Layout(tmp_path), "demo:1", "sh")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(LoadError, match="docker is not on PATH"):
+        load(Layout(tmp_path), "demo:1", "docker")

@@ -175,7 +175,7 @@ class Handler(BaseHTTPRequestHandler):
 def registry(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(pushing, "CHUNK", 50_000)
     with Registry() as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
@@ -464,7 +464,7 @@ def test_a_storage_host_does_not_see_the_registrys_token(
     registry.login = f"Basic {LOGIN}"
     docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
     with Registry() as storage:
-        threading.Thread(target=storage.serve_forever, daemon=True).start()
+        threading.Thread(target=storage.serve_forever, args=(0.01,), daemon=True).start()
         registry.storage, storage.uploads = f"http://{storage.name}", registry.uploads
         storage.blobs = registry.blobs
         send(layout, registry)
