@@ -3,7 +3,9 @@
 import base64
 import hashlib
 import json
+import shutil
 import socket
+import ssl
 import stat
 import subprocess
 import threading
@@ -44,8 +46,8 @@ class Registry(ThreadingHTTPServer):
 
     daemon_threads = True
 
-    def __init__(self) -> None:
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, host: str = "127.0.0.1") -> None:
+        super().__init__((host, 0), Handler)
         self.blobs: dict[str, bytes] = {}
         self.manifests: dict[str, bytes] = {}
         self.uploads: dict[str, bytearray] = {}
@@ -59,7 +61,7 @@ class Registry(ThreadingHTTPServer):
 
     @property
     def name(self) -> str:
-        return f"127.0.0.1:{self.server_port}"
+        return f"{self.server_address[0]}:{self.server_port}"
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -373,7 +375,7 @@ def test_a_registry_that_serves_something_else(layout: Layout, registry: Registr
 
 
 def docker_config(tmp_path: Path, content: dict) -> None:
-    (tmp_path / "docker").mkdir()
+    (tmp_path / "docker").mkdir(exist_ok=True)
     (tmp_path / "docker" / "config.json").write_text(json.dumps(content))
 
 
@@ -597,6 +599,68 @@ def test_a_login_under_the_address_of_the_index_is_found(
     assert credentials(name) == Credentials("me", "secret")
 
 
+def tls_context(directory: Path) -> ssl.SSLContext:
+    """A server's TLS with a certificate that nobody vouches for."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    certificate, key = directory / "certificate", directory / "key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256",
+         "-nodes", "-subj", "/CN=test", "-addext", "subjectAltName=IP:127.0.0.2",
+         "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    return context
+
+
+@pytest.fixture
+def elsewhere(registry: Registry) -> Iterator[Registry]:
+    """A registry that is not this machine's by its name: TLS is spoken to it."""
+    with Registry("127.0.0.2") as server:
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_registry_without_tls_is_called_that(layout: Layout, elsewhere: Registry):
+    with pytest.raises(PushError, match=f"{elsewhere.name} does not speak TLS") as refused:
+        send(layout, elsewhere)
+    assert f"oci:{layout.root}:{TAG} docker://{elsewhere.name}/lab/demo:v1" in refused.value.hint
+
+
+def test_a_certificate_is_trusted_where_the_user_names_it(
+    layout: Layout, elsewhere: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    elsewhere.socket = tls_context(tmp_path).wrap_socket(elsewhere.socket, server_side=True)
+    with pytest.raises(PushError, match="the certificate is not trusted") as refused:
+        send(layout, elsewhere)
+    assert "REQUESTS_CA_BUNDLE=FILE" in refused.value.hint
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(tmp_path / "certificate"))
+    send(layout, elsewhere)
+    check(layout, elsewhere)
+
+
+def test_a_connection_that_breaks_in_tls_is_tried_again(layout: Layout):
+    with socket.socket() as server:
+        server.bind(("127.0.0.2", 0))
+        server.listen()
+        asked = []
+
+        def hang_up() -> None:
+            while len(asked) < pushing.ATTEMPTS:
+                connection, _ = server.accept()
+                asked.append(connection.recv(1))
+                connection.close()
+
+        threading.Thread(target=hang_up, daemon=True).start()
+        reference = parse_reference(f"127.0.0.2:{server.getsockname()[1]}/lab/demo")
+        with pytest.raises(PushError, match="5 times"):
+            push(layout, TAG, reference, pause=0.001)
+        assert len(asked) == pushing.ATTEMPTS
+
+
 @pytest.fixture
 def real_registry(tmp_path: Path) -> Iterator[str]:
     with real_registry_in(tmp_path) as name:
@@ -623,3 +687,26 @@ def test_the_real_registry_serves_the_digest(layout: Layout, real_registry: str,
     subprocess.run([*unpack, str(tmp_path / "bundle")], check=True)
     unpacked = (tmp_path / "bundle" / "rootfs" / "one").read_bytes()
     assert unpacked.startswith(hashlib.sha256(b"one0").digest())
+
+
+@pytest.mark.slow
+def test_the_real_registry_with_a_login(layout: Layout, tmp_path: Path):
+    with real_registry_in(tmp_path, login=True) as name:
+        reference = parse_reference(f"{name}/lab/demo:v1")
+        with pytest.raises(PushError, match="does not let this user push to lab/demo") as refused:
+            push(layout, TAG, reference)
+        assert refused.value.hint == f"docker login {name}"
+        wrong = base64.b64encode(b"me:wrong").decode()
+        docker_config(tmp_path, {"auths": {name: {"auth": wrong}}})
+        with pytest.raises(PushError, match="does not let this user push to lab/demo"):
+            push(layout, TAG, reference)
+        docker_config(tmp_path, {"auths": {name: {"auth": LOGIN}}})
+        done = push(layout, TAG, reference)
+        again = push(layout, TAG, parse_reference(f"{name}/lab/other:v1"), mount_from="lab/demo")
+        assert (again.digest, again.mounted, again.sent) == (done.digest, done.sent, 0)
+        said = subprocess.run(
+            ["skopeo", "inspect", "--tls-verify=false", "--creds=me:secret",
+             f"docker://{name}/lab/other:v1"],
+            check=True, capture_output=True, text=True,
+        )  # fmt: skip
+        assert json.loads(said.stdout)["Digest"] == done.digest

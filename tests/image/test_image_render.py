@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
+from tests.support.disks import small_disk
 from tests.support.hosts import FACTS, assert_another, other_host
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
@@ -347,6 +348,27 @@ def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(TorchlockError, match="no space left"):
         render(world.source, tmp_path / "out", world.store)
     assert not (tmp_path / "out" / "index.json").exists()
+
+
+def test_a_disk_that_fills_is_gone_on_with_when_there_is_room(world: World, tmp_path: Path):
+    expected, _ = render(world.source, tmp_path / "one", world.store)
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        out, ballast = disk / "out", disk / "ballast"
+        with pytest.raises(OSError, match="No space"):
+            ballast.write_bytes(bytes(2 << 20))
+        with pytest.raises(LayoutError, match=f"no space left in {out}|{out} cannot be"):
+            render(world.source, out, world.store)
+        ballast.write_bytes(bytes((1 << 20) - (28 << 10)))
+        with pytest.raises(LayoutError, match=f"no space left in {out} .* GB free") as refused:
+            render(world.source, out, world.store)
+        assert "free some space or choose another --out" in refused.value.hint
+        assert not (out / "index.json").exists()
+        done = everything_below(out)
+        assert done and not any("partial" in name for name in done)
+        ballast.unlink()
+        made, _ = render(world.source, out, world.store)
+        assert made.digest == expected.digest
+        assert done <= everything_below(out) == everything_below(tmp_path / "one")
 
 
 @pytest.mark.parametrize("method", ["remember", "keep"])
