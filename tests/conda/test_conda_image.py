@@ -242,11 +242,10 @@ def test_labels_and_bill_of_materials(world, rendered: Rendered):
     [row] = layout.referrers(rendered.image.digest)
     materials = json.loads(layout.read(json.loads(layout.read(row))["layers"][0]))
     hashes = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
-    channel = f"{world.server.url}/channel"
     packages = {p.name: p for p in world.lock.conda_packages("linux-64")}
     for name, rest in {
-        "pip": f"pip@23.2.1?build=pyhd8ed1ab_0&channel={channel}&subdir=noarch&type=conda",
-        "where": f"where@1.0?build=0&channel={channel}&subdir=linux-64&type=tar.bz2",
+        "pip": "pip@23.2.1?build=pyhd8ed1ab_0&channel=channel&subdir=noarch&type=conda",
+        "where": "where@1.0?build=0&channel=channel&subdir=linux-64&type=tar.bz2",
     }.items():
         assert hashes[f"pkg:conda/{rest}"] == packages[name].sha256
     assert sum(purl.startswith("pkg:pypi/") for purl in hashes) == len(world.records.wheels)

@@ -27,6 +27,7 @@ from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import BIG, ImageSource, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
+from torchlock.realize.image_sbom import sbom
 from torchlock.realize.place import read_stamps
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
@@ -137,9 +138,26 @@ def test_the_bill_of_materials_is_attached(world: World, tmp_path: Path):
     assert referrer["subject"]["digest"] == made.digest
     materials = json.loads(layout.read(referrer["layers"][0]))
     purls = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
+    assert set(purls) == {c["bom-ref"] for c in materials["components"]}
     alpha = world.source.wheels[0]
     assert purls[f"pkg:pypi/alpha@1.0?file_name={alpha.filename}"] == alpha.sha256
     assert "pkg:deb/debian/base@3.11.2-1?arch=amd64&distro=bookworm" in purls
+
+
+@pytest.mark.parametrize(
+    ("package", "purl"),
+    [
+        (("libstdc++6", "12.2.0-14+deb12u1"), "libstdc%2B%2B6@12.2.0-14%2Bdeb12u1"),
+        (("cpp", "4:12.2.0-3~x"), "cpp@4:12.2.0-3~x"),
+    ],
+)
+def test_package_urls_are_in_their_canonical_form(world: World, package, purl: str):
+    """ECMA-427: a colon is not encoded, nor what letters, digits and `.-_~` are."""
+    name, version = package
+    known = world.source.rootfs.packages[0]
+    lock = replace(world.source.rootfs, packages=(replace(known, name=name, version=version),))
+    [component] = json.loads(sbom("x", (), (), lock).content)["components"]
+    assert component["purl"] == f"pkg:deb/debian/{purl}?arch=amd64&distro=bookworm"
 
 
 def test_two_renders_and_a_rerender_agree(world: World, tmp_path: Path):
