@@ -1,5 +1,6 @@
 """Debian packages as files: dpkg's database, users, alternatives, and nothing executed."""
 
+import hashlib
 import io
 import json
 import shutil
@@ -134,6 +135,72 @@ def test_damaged_packages_are_refused(tmp_path: Path, cut: int):
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(DebError):
         list(read_deb(path).files())
+
+
+def ar(*members: tuple[bytes, bytes]) -> bytes:
+    """An `ar` archive of (name, contents)."""
+    out = b"!<arch>\n"
+    for name, content in members:
+        out += b"%-16s%-32s%-10d`\n" % (name, b"", len(content))
+        out += content + b"\n" * (len(content) % 2)
+    return out
+
+
+def control_tar(*names: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            archive.addfile(entry(name), io.BytesIO())
+    return out.getvalue()
+
+
+GOOD = ((b"debian-binary", b"2.0\n"), (b"control.tar", control_tar("control")))
+DATA = (b"data.tar", control_tar())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"!<arch>!" + ar(*GOOD, DATA)[8:], "not an ar archive"),
+        (ar(*GOOD[1:], DATA), "not a Debian package"),
+        (b"!<arch>\n", "not a Debian package"),
+        (ar(*GOOD), "0 members named data.tar, one is expected"),
+        (ar(*GOOD, DATA, (b"data.tar.xz", b"")), "2 members named data.tar"),
+        (ar(GOOD[0], (b"control.tar", control_tar("md5sums")), DATA), "has no control file"),
+        (ar(*GOOD, DATA, DATA), "ar member data.tar is cut off or occurs twice"),
+        (ar(*GOOD, DATA)[:-1], "ar member data.tar is cut off or occurs twice"),
+        (ar(*GOOD, DATA) + b"x" * 59, "damaged ar header"),
+        (ar(*GOOD, DATA).replace(b"`\n", b"``"), "damaged ar header"),
+        (ar(*GOOD, DATA).replace(b"4         `", b"4x        `"), "damaged ar header"),
+        (ar(*GOOD, (b"data.tar.lz", b"")), "data.tar.lz is compressed in a way"),
+        (ar(*GOOD, (b"data.tar.xz", b"no xz")), "data.tar.xz cannot be read"),
+        (ar(*GOOD, (b"data.tar.gz", b"no gzip")), "data.tar.gz cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_named(tmp_path: Path, content: bytes, says: str):
+    assert list(read_deb(make_deb(tmp_path, "good", [])).files()) == []
+    path = tmp_path / "x_1_amd64.deb"
+    path.write_bytes(content)
+    with pytest.raises(DebError, match=f"x_1_amd64.deb: .*{says}"):
+        list(read_deb(path).files())
+
+
+@pytest.mark.parametrize("compression", [".xz", ".gz", ".bz2"])
+def test_damage_is_named_when_a_file_is_read_too(tmp_path: Path, compression: str):
+    noise = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(40_000))
+    path = make_deb(tmp_path, "big", [(entry("./big"), noise)], compression=compression)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 99] = bytes(99)
+    path.write_bytes(data)
+    with pytest.raises(DebError, match=f"big_.*: data.tar{compression} cannot be read"):
+        for file in read_deb(path).files():
+            assert len(file.read()) == len(noise)
+
+
+def test_a_file_that_nobody_reads_is_passed_over(tmp_path: Path):
+    path = make_deb(tmp_path, "two", [(entry("./a"), b"1" * 9999), (entry("./b"), b"2")])
+    found = {f.path: f.read() for f in read_deb(path).files() if f.path == "b"}
+    assert found == {"b": b"2"}
 
 
 @given(st.binary(max_size=300))

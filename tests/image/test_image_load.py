@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tarfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -120,6 +121,25 @@ def test_what_is_handed_over_is_said_and_shown(tmp_path: Path, monkeypatch: pyte
     fake_engine(tmp_path, monkeypatch, "podman", PODMAN)
     load(layout, "demo:1", "podman", say=said.append)
     assert said[1:] == [said[0].replace("docker", "podman")]
+
+
+def test_ctrl_c_ends_the_engine_and_is_no_failure_to_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    layout = small_layout(tmp_path / "layout", "demo:1")
+    fake_engine(
+        tmp_path, monkeypatch, "docker", f"echo $$ > {tmp_path}/pid\nexec cat > /dev/null\n"
+    )
+
+    class Interrupts(Shown):
+        def advance(self, item: int, count: int) -> None:
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text().strip():
+                time.sleep(0.01)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        load(layout, "demo:1", "docker", progress=Interrupts())
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text().strip()}").exists()
 
 
 def test_how_to_render_what_is_not_there_can_be_pasted(

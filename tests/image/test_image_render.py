@@ -494,3 +494,27 @@ def test_the_host_does_not_enter_the_digest(world: World, tmp_path: Path, isal: 
     rendered, facts = done.stdout.splitlines()
     assert rendered.split() == [made.digest, GOLDEN]
     assert_another(facts, zlib=isal)
+
+
+@pytest.mark.slow
+def test_blobs_of_no_image_are_counted_left_and_removed_by_the_command_that_is_said(
+    world: World, tmp_path: Path
+):
+    out, said = tmp_path / "out", []
+    render(world.source, out, world.store, say=said.append)
+    changed = world.with_wheel("beta", {"beta/__init__.py": b"value = 2\n"})
+    assert not [line for line in said if "umoci" in line]
+    before = everything_below(out)
+    made, _ = render(changed, out, world.store, say=said.append)
+    assert before <= everything_below(out)
+    [line] = [line for line in said if "are in no image" in line]
+    # The manifest, the configuration, one layer, the bill of materials and what attaches it.
+    assert line.startswith(f"5 blobs in {out} ")
+    command = line.rpartition("to remove: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    layout = Layout(out)
+    assert layout.unreached() == []
+    assert [r["digest"] for r in layout.referrers(made.digest)] == [made.referrer.digest]
+    assert everything_below(out) < before | everything_below(out)
+    kept = {b.name for b in (out / "blobs" / "sha256").iterdir()}
+    assert kept == {d.digest[7:] for d in made.documents} | {b.digest[7:] for _, b in made.layers}

@@ -109,7 +109,7 @@ def _ar_members(path: Path) -> dict[str, tuple[int, int]]:
             raise DebError(f"{path.name}: not an ar archive")
         while header := stream.read(60):
             length = header[48:58].strip()
-            if len(header) != 60 or header[58:] != b"`\n" or not length.isdigit():
+            if header[58:] != b"`\n" or not length.isdigit():
                 raise DebError(f"{path.name}: damaged ar header")
             name = header[:16].decode("ascii", "replace").strip().rstrip("/")
             offset = stream.tell()

@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
@@ -108,6 +108,10 @@ class Wheel:
 
     def __exit__(self, *_: object) -> None:
         self.archive.close()
+
+    def open(self, file: WheelFile) -> AbstractContextManager[IO[bytes]]:
+        """Open one of its files; reading raises `WheelError` when it is damaged."""
+        return _open_member(self.path, self.archive, file.member)
 
     def tree(self) -> list[Entry]:
         """Return the files that make up the tree digest: `site` without installers' files."""

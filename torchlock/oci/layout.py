@@ -317,6 +317,26 @@ class Layout:
         """Return the descriptors of manifests that are attached to `digest`."""
         return [row for row in self.index() if self._subject(row) == digest]
 
+    def unreached(self) -> list[Path]:
+        """Return the blobs that nothing in the index leads to, none where that cannot be told.
+
+        They are not removed here: the layout is the user's, and another tool may be adding to it.
+        """
+        todo, reached = [*self.index()], set[str]()
+        try:
+            while todo:
+                row = todo.pop()
+                reached.add(row["digest"])
+                content = json.loads(self.read(row))
+                todo += content.get("manifests", ())
+                reached.update(r["digest"] for r in content.get("layers", ()))
+                if "config" in content:
+                    reached.add(content["config"]["digest"])
+        except (LayoutError, ValueError, KeyError, TypeError, AttributeError):
+            return []
+        blobs = sorted((self.root / "blobs" / "sha256").iterdir())
+        return [path for path in blobs if f"sha256:{path.name}" not in reached]
+
     def _is_attached(self, descriptor: Descriptor, digests: Container[str]) -> bool:
         """Say whether a manifest is there and attached to one of `digests`."""
         try:

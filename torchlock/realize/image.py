@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -80,6 +81,10 @@ def render(
         for made in image.documents:
             layout.add_document(made)
         layout.publish(tag, image.manifest, [image.referrer])
+        if left := layout.unreached():
+            size = sum(path.stat().st_size for path in left) / 1e6
+            remove = shlex.join(("umoci", "gc", "--layout", str(out)))
+            say(f"{len(left)} blobs in {out} are in no image, {size:.0f} MB; to remove: {remove}")
     return image, {p.key: (p.title, layers[p.key]) for p in job.planned}
 
 
