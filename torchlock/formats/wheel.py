@@ -259,7 +259,7 @@ def _entry_points(
     }
     for name, target in scripts.items():
         # Installers make a file of the name and Python code of the target.
-        if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+(:[\w.]+)?", target):
+        if not re.fullmatch(r"\.*[\w-][\w.-]*", name) or not re.fullmatch(r"[\w.]+:[\w.]+", target):
             raise WheelError(f"{path.name}: {name!r} = {target!r} is no entry point for a script")
     return tuple(sorted(scripts.items()))
 
@@ -276,7 +276,7 @@ def _wheel_file(
     target = member
     if member.startswith(data_dir + "/"):
         _, key, target = member.split("/", 2) if member.count("/") >= 2 else (member, "", "")
-        if key not in _DATA_SCHEMES or not target:
+        if key not in _DATA_SCHEMES:
             raise WheelError(f"{path.name}: {member} is in no known .data scheme")
         scheme = _DATA_SCHEMES[key]
     entry = Entry(
