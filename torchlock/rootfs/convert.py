@@ -133,7 +133,7 @@ class Rootfs:
             return None
         if file.kind != "directory":
             other = self._owners.setdefault(path, owner)
-            if other != owner or path in self.kept:
+            if other != owner:
                 raise ConvertError(f"{other} and {owner} both carry {path}")
         target = merged(file.target) if file.kind == "link" else file.target
         member = Member(path, file.kind, file.mode, file.size, target, file.uid, file.gid)
