@@ -566,6 +566,52 @@ def test_a_configuration_of_another_shape_is_named(layout, tmp_path: Path, conte
         credentials("registry.example")
 
 
+@pytest.mark.parametrize("text", ["{", "\udcff"])
+def test_a_configuration_that_cannot_be_read_is_named(layout, tmp_path: Path, text: str):
+    docker_config(tmp_path, {})
+    file = tmp_path / "docker" / "config.json"
+    file.write_text(text, errors="surrogateescape")
+    with pytest.raises(TorchlockError, match=r"config\.json cannot be read") as refused:
+        credentials("registry.example")
+    assert refused.value.hint == "docker login registry.example"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(TorchlockError, match=r"config\.json cannot be read .*Is a directory"):
+        credentials("registry.example")
+
+
+@pytest.mark.parametrize("auth", ["\xe4", "abc", base64.b64encode(b"\xff:\xff").decode()])
+def test_a_login_that_is_damaged_is_named_and_not_quoted(layout, tmp_path: Path, auth: str):
+    docker_config(tmp_path, {"auths": {"registry.example": {"auth": auth}}})
+    with pytest.raises(TorchlockError, match=r"entry for registry\.example is damaged") as refused:
+        credentials("registry.example")
+    assert auth not in str(refused.value)
+
+
+def test_helpers_that_cannot_be_asked_are_named(
+    layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    docker_config(tmp_path, {"credsStore": "test"})
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(TorchlockError, match=r"docker-credential-test, which .* is not installed"):
+        credentials("registry.example")
+    (tmp_path / "docker-credential-test").write_text("not a program")
+    (tmp_path / "docker-credential-test").chmod(0o755)
+    with pytest.raises(TorchlockError, match=r"docker-credential-test, which .* cannot be run"):
+        credentials("registry.example")
+
+
+def test_a_helper_that_fails_is_quoted_and_one_that_has_nothing_is_none(
+    layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    docker_config(tmp_path, {"credsStore": "test"})
+    helper_that_says(tmp_path, monkeypatch, "echo the keyring is locked >&2; exit 1")
+    with pytest.raises(TorchlockError, match="docker-credential-test failed: the keyring is lock"):
+        credentials("registry.example")
+    helper_that_says(tmp_path, monkeypatch, "echo credentials not found in native keychain; exit 1")
+    assert credentials("registry.example") is None
+
+
 @pytest.mark.parametrize("content", [{"auths": None}, {"auths": {"registry.example": None}}, {}])
 def test_a_configuration_without_a_login_is_none(layout, tmp_path: Path, content):
     docker_config(tmp_path, content)

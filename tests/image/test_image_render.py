@@ -301,6 +301,16 @@ def test_a_changed_wheel_changes_its_own_layers_alone(world: World, tmp_path: Pa
     assert len(new - old) == 1
 
 
+def test_conda_packages_that_cannot_be_had_leave_the_other_foundation(world: World, tmp_path: Path):
+    url = "http://channel.invalid/linux-64/python-3.11.7-0.conda"
+    python = Package("python", "3.11.7", "conda", "linux-64", url, "ab" * 32, "cd" * 16, {})
+    lock = Lock((*world.source.wheels, python), ("linux-64",), (), (), {})
+    source = replace(world.source, lock=lock, foundation="conda")
+    with pytest.raises(ArtifactError, match=r"python-3\.11\.7-0\.conda") as refused:
+        render(source, tmp_path / "out", world.store)
+    assert "invoke image --foundation debian" in refused.value.hint
+
+
 def test_big_wheels_have_layers_of_their_own(world: World):
     sizes = dict.fromkeys((w.sha256 for w in world.source.wheels), 1000)
     sizes[world.source.wheels[1].sha256] = BIG
