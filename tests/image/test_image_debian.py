@@ -428,6 +428,8 @@ def test_releases_that_nobody_vouches_for_are_refused(signing, tmp_path: Path):
         check_release(signed, "bookworm")  # Debian's keys do not know ours
     with pytest.raises(ArchiveError, match="not for trixie"):
         check_release(signed, "trixie", keys)
+    soon = datetime.now(timezone.utc) + timedelta(days=1)
+    assert check_release(sign(release(soon)), "bookworm", keys).indices
     past = datetime.now(timezone.utc) - timedelta(days=1)
     with pytest.raises(ArchiveError, match="stale"):
         check_release(sign(release(past)), "bookworm", keys)
@@ -494,6 +496,30 @@ def test_a_release_without_a_readable_date_is_refused(signing):
     for date in ("", "Date: yesterday\n"):
         with pytest.raises(ArchiveError, match="no readable date"):
             check_release(sign(f"Suite: bookworm\n{date}"), "bookworm", keys)
+
+
+WRITES = 'for a; do case "$a" in --output=*) echo Suite: x > "${a#--output=}";; esac; done\n'
+VALID = "echo '[GNUPG:] VALIDSIG 1'\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [VALID, *(f"{WRITES}{VALID}echo '[GNUPG:] {bad} 2'\n"
+              for bad in ("BADSIG", "EXPSIG", "EXPKEYSIG", "REVKEYSIG"))],
+)  # fmt: skip
+def test_a_good_signature_is_not_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+):
+    """Beside a bad one, or where gpgv left no text that it is of."""
+    program = tmp_path / "gpgv"
+    program.write_text(f"#!/bin/sh\n{WRITES}{VALID}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ArchiveError, match="no readable date"):
+        check_release(b"", "x")
+    program.write_text(f"#!/bin/sh\n{script}")
+    with pytest.raises(ArchiveError, match="not signed by the archive's key"):
+        check_release(b"", "x")
 
 
 def test_without_gpgv_nothing_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

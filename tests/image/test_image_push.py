@@ -198,6 +198,7 @@ def test_everything_is_sent_once(layout: Layout, registry: Registry):
     first = send(layout, registry)
     check(layout, registry)
     assert first.sent > 200_000 and first.present == 0
+    assert registry.asked["HEAD blob"] == len(registry.blobs), "nothing is looked for twice"
     second = send(layout, registry)
     assert second.sent == 0 and second.present == first.sent
     assert second.digest == first.digest == layout.find(TAG)["digest"]

@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -25,7 +26,7 @@ from torchlock.realize import image, image_bytecode
 from torchlock.realize.image import DEFAULT_TAG, render
 from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
-from torchlock.realize.image_plan import BIG, ImageSource, plan
+from torchlock.realize.image_plan import BIG, ImageSource, image_source, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
 from torchlock.realize.image_sbom import sbom
 from torchlock.realize.place import read_stamps
@@ -451,6 +452,49 @@ def test_a_temporary_directory_that_is_full_or_noexec_is_named(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
     with pytest.raises(BytecodeError, match="no temporary directory"), image._compiler([]):
         pass
+
+
+@pytest.mark.parametrize("length", [10, 10_000_000])
+def test_a_compiler_that_ends_early_is_named(tmp_path: Path, length: int):
+    loader = tmp_path / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    loader.parent.mkdir(parents=True)
+    loader.write_text("#!/bin/sh\nhead -c 8 > /dev/null\n")
+    loader.chmod(0o755)
+    with pytest.raises(BytecodeError, match="the byte code ended early") as refused:
+        list(image_bytecode.compiled(tmp_path, [("a.py", bytes(length))]))
+    assert "TMPDIR=" in refused.value.hint
+
+
+@pytest.mark.parametrize(("platform", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
+def test_where_the_compiler_cannot_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, machine: str
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
+    with pytest.raises(BytecodeError, match="needs Linux on x86-64"):
+        image_bytecode.unpack_compiler([], tmp_path)
+
+
+def test_a_rootfs_lock_without_the_compiler_is_named(world: World):
+    fewer = tuple(p for p in world.source.rootfs.packages if p.name not in ("libc6", "zlib1g"))
+    with pytest.raises(BytecodeError, match="the rootfs lock has no libc6, zlib1g"):
+        plan(replace(world.source, rootfs=replace(world.source.rootfs, packages=fewer)))
+
+
+def test_what_an_image_cannot_be_planned_from_is_named(world: World, tmp_path: Path):
+    with pytest.raises(TorchlockError, match="no foundation 'fedora'") as refused:
+        image_source(world.repository, "fedora")
+    assert "debian|conda" in refused.value.hint
+    with pytest.raises(TorchlockError, match=r"the size of alpha 1\.0 is not recorded"):
+        plan(replace(world.source, sizes={}))
+    records = records_path(world.repository.records, "linux-64")
+    for text in ("{", "[]", '{"format": 1}', '{"format": 1, "layers": {"k": {}}}'):
+        records.write_text(text)
+        with pytest.raises(TorchlockError, match=r"image-linux-64\.json is damaged") as refused:
+            render(world.source, tmp_path / "out", world.store)
+        assert "invoke image --record" in refused.value.hint
+    records.write_text('{"format": 0}')
+    render(world.source, tmp_path / "out", world.store)
 
 
 def test_a_directory_of_somebody_else_is_left_alone(world: World, tmp_path: Path):
