@@ -443,11 +443,15 @@ def test_an_identity_token_is_no_password(
     layout: Layout, registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     docker_config(tmp_path, {"auths": {registry.name: {"identitytoken": "secret"}}})
-    monkeypatch.setattr(
-        Handler, "do_HEAD", lambda self: self.answer(401, WWW_Authenticate='Basic realm="x"')
-    )
+
+    def wants_basic(self):
+        self.server.authorizations.append(self.headers.get("Authorization"))
+        self.answer(401, WWW_Authenticate='Basic realm="x"')
+
+    monkeypatch.setattr(Handler, "do_HEAD", wants_basic)
     with pytest.raises(PushError, match=f"docker login {registry.name}"):
         send(layout, registry)
+    assert registry.authorizations == [None]
 
 
 def test_a_login_in_netrc_does_not_take_the_tokens_place(
