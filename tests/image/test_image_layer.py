@@ -119,10 +119,10 @@ def test_a_stream_that_is_not_what_its_archive_claims_is_refused(tmp_path: Path,
         written([stream_item("a", stream)])
 
 
-@pytest.mark.parametrize("size", [100, 80_000, 900_000])
+@pytest.mark.parametrize("size", [100, 80_000, 900_000, (256 << 10) - 4 * 5])
 @pytest.mark.parametrize("behind", [1, 600_000])
 def test_what_stands_behind_a_stream_is_not_taken_along(tmp_path: Path, size: int, behind: int):
-    """Whether it comes with the stream's last bytes or in reads of its own."""
+    """Whether it comes with the stream's last bytes or, the last size, in reads of its own."""
     good = deflated(tmp_path / "z", bytes(size))
     raw = (tmp_path / "z").read_bytes()[6 : 6 + good.length]
     (tmp_path / "z").write_bytes(raw + bytes(behind))

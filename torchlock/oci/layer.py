@@ -217,7 +217,7 @@ class _Sink:
                         f"{stream.name}: inflates to more than the {stream.size} bytes "
                         "its archive claims"
                     )
-            if inflater.eof and (left or inflater.unused_data or chunk):
+            if inflater.eof and (inflater.unused_data or chunk):
                 raise LayerError(f"{stream.name}: the DEFLATE stream ends early")
         if not inflater.eof:
             raise LayerError(f"{stream.name}: the DEFLATE stream is cut off")
