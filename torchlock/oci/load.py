@@ -60,7 +60,7 @@ def load(
     if engine and engine not in ENGINES:
         raise LoadError(f"{engine!r} is none of {', '.join(ENGINES)}", hint="invoke load")
     chosen = engine or next((e for e in ENGINES if shutil.which(e)), "")
-    if not chosen or not shutil.which(chosen):
+    if not shutil.which(chosen):
         raise LoadError(
             f"{chosen or 'no container engine'} is not on PATH (podman, docker or ctr)",
             hint="install one; or push the image to a registry: invoke push HOST/NAME:TAG",
