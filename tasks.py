@@ -8,6 +8,7 @@ hand_over()  # before anything is imported that the stack does not carry
 
 import functools
 import inspect
+import shlex
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -30,8 +31,8 @@ from torchlock.mirrors import index_mirrors
 from torchlock.nixpkgs import move_pin
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load as load_layout
-from torchlock.oci.push import parse_reference
 from torchlock.oci.push import push as push_layout
+from torchlock.oci.reference import parse_name, parse_reference
 from torchlock.progress import shown
 from torchlock.proof import Realization, find_realization
 from torchlock.proof import validate as run_validation
@@ -54,6 +55,8 @@ from validation.checks import CHECKS
 
 INTERRUPTED = 130
 DEFAULT_PREFIX = Path("env")
+IMAGE = "image"
+"""The layout that images are rendered into by default."""
 
 
 def _say(message: str) -> None:
@@ -346,7 +349,7 @@ def doctor(
 def image(
     _: Context,
     foundation: str = "debian",
-    out: str = "image",
+    out: str = IMAGE,
     tag: str = DEFAULT_TAG,
     digest: bool = False,
     verify: bool = False,
@@ -369,13 +372,16 @@ def image(
     if record:
         record_layers(source, layers)
     print(made.digest)
-    _say(f"  next: invoke load, or: invoke push HOST/NAME:{tag.rpartition(':')[2]}")
+    where = _options(out=None if out == IMAGE else out, tag=None if tag == DEFAULT_TAG else tag)
+    load_it = shlex.join(["invoke", "load", *where])
+    push_it = shlex.join(["invoke", "push", f"HOST/NAME:{parse_name(tag).tag}", *where])
+    _say(f"  next: {load_it}, or: {push_it}")
     return HOLDS
 
 
 @verb
 def push(
-    _: Context, ref: str, out: str = "image", tag: str = DEFAULT_TAG, mount_from: str = ""
+    _: Context, ref: str, out: str = IMAGE, tag: str = DEFAULT_TAG, mount_from: str = ""
 ) -> int:
     """Upload the image in OUT to REF: only the blobs that the registry lacks."""
     reference = parse_reference(ref)
@@ -390,9 +396,9 @@ def push(
 
 
 @verb
-def load(_: Context, out: str = "image", tag: str = DEFAULT_TAG, engine: str = "") -> int:
+def load(_: Context, out: str = IMAGE, tag: str = DEFAULT_TAG, engine: str = "") -> int:
     """Hand the image in OUT to podman, containerd or docker, and say if its digest changes."""
-    loaded = load_layout(Layout(Path(out)), tag, engine)
+    loaded = load_layout(Layout(Path(out)), tag, engine, progress=shown, say=_say)
     print(loaded.digest)
     kept = "the digest is kept" if loaded.digest_kept else "this engine gives it another digest"
     _say(f"{loaded.name} is in {loaded.engine}; {kept}")

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.wheels import build_wheel
-from torchlock.formats.wheel import WheelError, hashed_files, in_tree, read_wheel
+from torchlock.formats.wheel import (
+    WheelError,
+    hashed_files,
+    in_tree,
+    metadata_member,
+    read_wheel,
+)
 from torchlock.tree import tree_digest
 
 INFO = "demo-1.0.dist-info"
@@ -137,16 +143,23 @@ def test_entry_points_of_both_kinds_without_extras(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["[console_scripts]\n../evil = demo:main\n", "[console_scripts]\na/b = demo:main\n",
-     "[console_scripts]\na = demo:main; import os\n", "[console_scripts]\na = demo:f()\n",
-     "[console_scripts]\na =\n", "[console_scripts\n", "a = b\n", "[console_scripts]\n a\n",
-     "\udcff"],
-)  # fmt: skip
-def test_entry_points_that_are_none(tmp_path, text):
+    "text", ["[console_scripts\n", "a = b\n", "[console_scripts]\n a\n", "\udcff"]
+)
+def test_entry_points_that_cannot_be_read(tmp_path, text):
     path = build_wheel(tmp_path, "demo", entry_points="[console_scripts]\n")
     data = text.encode("utf-8", "surrogateescape")
-    assert "demo" in refused(replaced(path, f"{INFO}/entry_points.txt", data))
+    said = refused(replaced(path, f"{INFO}/entry_points.txt", data))
+    assert "unreadable entry_points.txt" in said
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["../evil = demo:main", "a/b = demo:main", ".. = demo:main", ". = demo:main",
+     "a = demo:main; import os", "a = demo:f()", "a =", "a = demo.cli", "a = :main"],
+)  # fmt: skip
+def test_entry_points_that_are_none(tmp_path, line):
+    path = build_wheel(tmp_path, "demo", entry_points=f"[console_scripts]\n{line}\n")
+    assert "is no entry point for a script" in refused(path)
 
 
 @pytest.mark.parametrize(
@@ -156,6 +169,14 @@ def test_entry_points_that_are_none(tmp_path, text):
 )  # fmt: skip
 def test_names_that_escape_are_refused(tmp_path, name):
     assert "unsafe path" in refused(with_member(build_wheel(tmp_path, "demo"), name))
+
+
+def test_the_metadata_of_a_wheel_is_one_file():
+    names = ["demo/a.dist-info/METADATA", f"{INFO}/METADATA", f"{INFO}/METADATA.txt"]
+    assert metadata_member(names) == f"{INFO}/METADATA"
+    for names in ([], [f"{INFO}/METADATA", "other-1.dist-info/METADATA"]):
+        with pytest.raises(WheelError, match=f"{len(names)} METADATA files"):
+            metadata_member(names)
 
 
 def test_a_name_hidden_behind_a_nul_is_refused(tmp_path):

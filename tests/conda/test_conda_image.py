@@ -36,7 +36,7 @@ from torchlock.oci.layer import Blob, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.realize.foundation import LockedConda
 from torchlock.realize.image import DEFAULT_TAG, render
-from torchlock.realize.image_bytecode import PACKAGES
+from torchlock.realize.image_bytecode import PACKAGES, BytecodeError
 from torchlock.realize.image_conda import CondaLayer, conda_half
 from torchlock.realize.image_documents import Image, image_digest
 from torchlock.realize.image_plan import ImageSource, plan, record_layers, recorded_layers
@@ -242,11 +242,10 @@ def test_labels_and_bill_of_materials(world, rendered: Rendered):
     [row] = layout.referrers(rendered.image.digest)
     materials = json.loads(layout.read(json.loads(layout.read(row))["layers"][0]))
     hashes = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
-    channel = f"{world.server.url}/channel"
     packages = {p.name: p for p in world.lock.conda_packages("linux-64")}
     for name, rest in {
-        "pip": f"pip@23.2.1?build=pyhd8ed1ab_0&channel={channel}&subdir=noarch&type=conda",
-        "where": f"where@1.0?build=0&channel={channel}&subdir=linux-64&type=tar.bz2",
+        "pip": "pip@23.2.1?build=pyhd8ed1ab_0&channel=channel&subdir=noarch&type=conda",
+        "where": "where@1.0?build=0&channel=channel&subdir=linux-64&type=tar.bz2",
     }.items():
         assert hashes[f"pkg:conda/{rest}"] == packages[name].sha256
     assert sum(purl.startswith("pkg:pypi/") for purl in hashes) == len(world.records.wheels)
@@ -403,6 +402,15 @@ def test_an_interpreter_that_is_a_link_to_what_is_left_out_is_refused(tmp_path: 
         CondaError, match=r"python 3\.11\.9: bin/python3\.11 is a hard link to share"
     ):
         half.unpack_python(tmp_path / "compiler")
+
+
+def test_a_directory_that_takes_no_interpreter_is_named(tmp_path: Path):
+    paths = ("bin/python3.11", "bin/python")
+    half = conda_half([locked_conda(pack_hard_links(tmp_path, "python", "3.11.9", paths))], ())
+    (tmp_path / "compiler").write_text("in the way")
+    with pytest.raises(BytecodeError, match=f"unpacked into {tmp_path}/compiler: Not a dir") as no:
+        half.unpack_python(tmp_path / "compiler")
+    assert "TMPDIR=" in no.value.hint
 
 
 GOLDEN = "sha256:761f26b33819af6af3d0c46a662eb31ce7ffa347151cafa6c39654e245b06d04"

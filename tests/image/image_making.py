@@ -13,7 +13,18 @@ import tarfile
 import zipfile
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
+from torchlock.oci.layer import Blob, file_item, write_layer
+from torchlock.oci.layout import (
+    MANIFEST,
+    Document,
+    Layout,
+    document,
+    image_config,
+    image_manifest,
+    referrer_manifest,
+)
 from torchlock.realize.image_documents import Image, image_digest
 from torchlock.realize.image_plan import ImageSource, plan, recorded_layers
 from torchlock.rootfs.lock import RootfsLock
@@ -104,6 +115,44 @@ def make_deb(
 def write_json(path: Path, content: object) -> Path:
     path.write_text(json.dumps(content))
     return path
+
+
+def small_layout(root: Path, tag: str) -> Layout:
+    """A layout that holds an image of two layers under `tag`."""
+    made = Layout(root)
+    made.prepare()
+    layers = []
+    for name in ("one", "two"):
+        blobs: list[Blob] = []
+        content = b"".join(hashlib.sha256(f"{name}{i}".encode()).digest() for i in range(4000))
+
+        def write(
+            stream: IO[bytes], content: bytes = content, name: str = name, blobs: list[Blob] = blobs
+        ) -> str:
+            blobs.append(write_layer([file_item(name, content)], stream))
+            return blobs[0].digest
+
+        made.add(write)
+        layers.append((name, blobs[0]))
+    config = image_config(
+        created="2026-01-01T00:00:00Z", architecture="amd64", run={}, layers=layers
+    )
+    manifest = image_manifest(config, layers, {})
+    for content in (config, manifest):
+        made.add_document(content)
+    made.publish(tag, manifest)
+    return made
+
+
+def attach(layout: Layout, tag: str) -> Document:
+    """Attach a bill of materials to the image named `tag`; return the manifest that does."""
+    manifest = Document(MANIFEST, layout.read(layout.find(tag)))
+    attached = document("application/vnd.cyclonedx+json", {"bomFormat": "CycloneDX"})
+    referrer, empty = referrer_manifest(manifest, attached)
+    for content in (attached, referrer, empty):
+        layout.add_document(content)
+    layout.publish(tag, manifest, [referrer])
+    return referrer
 
 
 def check_recorded(source: ImageSource, committed: RootfsLock, image: Image) -> str:

@@ -1,7 +1,9 @@
 """Debian packages as files: dpkg's database, users, alternatives, and nothing executed."""
 
+import hashlib
 import io
 import json
+import lzma
 import shutil
 import subprocess
 import tarfile
@@ -13,18 +15,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.image.image_making import entry, make_deb
+from tests.support.server import Served
+from torchlock.artifacts import Store
 from torchlock.formats.deb import DebError, read_deb
 from torchlock.oci.layer import write_layer
 from torchlock.rootfs import debversion, ldcache
-from torchlock.rootfs.archive import ArchiveError, check_release
+from torchlock.rootfs.archive import ArchiveError, check_release, fetch_suite
 from torchlock.rootfs.control import paragraphs, relations
 from torchlock.rootfs.convert import ConvertError, Rootfs
 from torchlock.rootfs.lock import (
     LOCK,
     REQUEST,
+    Archive,
+    DebPackage,
     RootfsLock,
     RootfsLockError,
     closure,
+    fetch_debs,
+    make_rootfs_lock,
     read_rootfs_lock,
     relock_rootfs,
     rootfs_lock_text,
@@ -106,6 +114,11 @@ def test_the_certificate_bundle_joins_all(tmp_path: Path):
     assert found["etc/ca-certificates.conf"][1] == b"mozilla/A.crt\nmozilla/B.crt\n"
 
 
+def test_packages_without_accounts_make_no_system(tmp_path: Path):
+    with pytest.raises(ConvertError, match="no locked package carries /usr/share/base-passwd/pass"):
+        converted([make_deb(tmp_path, "tool", BASE[2:3])])
+
+
 def test_two_packages_with_one_path_are_refused(tmp_path: Path):
     debs = [make_deb(tmp_path, "base", BASE), make_deb(tmp_path, "rival", BASE[2:3])]
     with pytest.raises(ConvertError, match=r"base_.*rival_.*usr/bin/tool"):
@@ -134,6 +147,72 @@ def test_damaged_packages_are_refused(tmp_path: Path, cut: int):
     path.write_bytes(path.read_bytes()[:cut])
     with pytest.raises(DebError):
         list(read_deb(path).files())
+
+
+def ar(*members: tuple[bytes, bytes]) -> bytes:
+    """An `ar` archive of (name, contents)."""
+    out = b"!<arch>\n"
+    for name, content in members:
+        out += b"%-16s%-32s%-10d`\n" % (name, b"", len(content))
+        out += content + b"\n" * (len(content) % 2)
+    return out
+
+
+def control_tar(*names: str) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for name in names:
+            archive.addfile(entry(name), io.BytesIO())
+    return out.getvalue()
+
+
+GOOD = ((b"debian-binary", b"2.0\n"), (b"control.tar", control_tar("control")))
+DATA = (b"data.tar", control_tar())
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"!<arch>!" + ar(*GOOD, DATA)[8:], "not an ar archive"),
+        (ar(*GOOD[1:], DATA), "not a Debian package"),
+        (b"!<arch>\n", "not a Debian package"),
+        (ar(*GOOD), "0 members named data.tar, one is expected"),
+        (ar(*GOOD, DATA, (b"data.tar.xz", b"")), "2 members named data.tar"),
+        (ar(GOOD[0], (b"control.tar", control_tar("md5sums")), DATA), "has no control file"),
+        (ar(*GOOD, DATA, DATA), "ar member data.tar is cut off or occurs twice"),
+        (ar(*GOOD, DATA)[:-1], "ar member data.tar is cut off or occurs twice"),
+        (ar(*GOOD, DATA) + b"x" * 59, "damaged ar header"),
+        (ar(*GOOD, DATA).replace(b"`\n", b"``"), "damaged ar header"),
+        (ar(*GOOD, DATA).replace(b"4         `", b"4x        `"), "damaged ar header"),
+        (ar(*GOOD, (b"data.tar.lz", b"")), "data.tar.lz is compressed in a way"),
+        (ar(*GOOD, (b"data.tar.xz", b"no xz")), "data.tar.xz cannot be read"),
+        (ar(*GOOD, (b"data.tar.gz", b"no gzip")), "data.tar.gz cannot be read"),
+    ],
+)
+def test_what_is_wrong_with_a_package_is_named(tmp_path: Path, content: bytes, says: str):
+    assert list(read_deb(make_deb(tmp_path, "good", [])).files()) == []
+    path = tmp_path / "x_1_amd64.deb"
+    path.write_bytes(content)
+    with pytest.raises(DebError, match=f"x_1_amd64.deb: .*{says}"):
+        list(read_deb(path).files())
+
+
+@pytest.mark.parametrize("compression", [".xz", ".gz", ".bz2"])
+def test_damage_is_named_when_a_file_is_read_too(tmp_path: Path, compression: str):
+    noise = b"".join(hashlib.sha256(b"%d" % n).digest() for n in range(40_000))
+    path = make_deb(tmp_path, "big", [(entry("./big"), noise)], compression=compression)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2 : len(data) // 2 + 99] = bytes(99)
+    path.write_bytes(data)
+    with pytest.raises(DebError, match=f"big_.*: data.tar{compression} cannot be read"):
+        for file in read_deb(path).files():
+            assert len(file.read()) == len(noise)
+
+
+def test_a_file_that_nobody_reads_is_passed_over(tmp_path: Path):
+    path = make_deb(tmp_path, "two", [(entry("./a"), b"1" * 9999), (entry("./b"), b"2")])
+    found = {f.path: f.read() for f in read_deb(path).files() if f.path == "b"}
+    assert found == {"b": b"2"}
 
 
 @given(st.binary(max_size=300))
@@ -242,6 +321,48 @@ def test_a_damaged_lock_is_named(tmp_path: Path, text: str):
         read_rootfs_lock(tmp_path / "lock.json")
 
 
+@pytest.mark.parametrize(("field", "value"), [("layer", "attic"), ("sha256", "ab"), ("layer", "")])
+def test_a_lock_with_a_malformed_row_is_named(tmp_path: Path, field: str, value: str):
+    content = json.loads(LOCK.read_text())
+    content["packages"][1][field] = value
+    (tmp_path / "lock.json").write_text(json.dumps(content))
+    name = content["packages"][1]["name"]
+    with pytest.raises(RootfsLockError, match=f"{name} .* has a malformed layer or sha256"):
+        read_rootfs_lock(tmp_path / "lock.json")
+
+
+def test_a_lock_that_is_not_there_or_of_another_format_is_named(tmp_path: Path):
+    with pytest.raises(RootfsLockError, match="does not exist") as refused:
+        read_rootfs_lock(tmp_path / "lock.json")
+    assert "invoke lock --rootfs" in refused.value.hint
+    content = json.loads(LOCK.read_text())
+    (tmp_path / "lock.json").write_text(json.dumps({**content, "format": 2}))
+    with pytest.raises(RootfsLockError, match="format 2 is not 1"):
+        read_rootfs_lock(tmp_path / "lock.json")
+
+
+def test_a_package_that_is_to_be_had_nowhere_any_more_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Served
+):
+    monkeypatch.setattr("torchlock.artifacts.BACKOFF", 0)
+    archive = Archive(f"{server.url}/pool", f"{server.url}/snapshots", {})
+    package = DebPackage(
+        "base", "1.0", "amd64", "debian", "system", "b/base_1.0_amd64.deb", 7, "ab" * 32,
+        f"{server.url}/snapshots/b/base_1.0_amd64.deb",
+    )  # fmt: skip
+    lock = RootfsLock("bookworm", "amd64", "", {"debian": archive}, (package,))
+    with pytest.raises(RootfsLockError, match=r"base_1\.0_amd64\.deb") as refused:
+        fetch_debs(lock, Store(tmp_path))
+    assert "lock the root file system again: invoke lock --rootfs" in refused.value.hint
+
+
+def test_an_archive_that_nothing_names_is_said(tmp_path: Path):
+    request = {**json.loads(REQUEST.read_text()), "archives": {"attic": ["no-such-suite"]}}
+    (tmp_path / "request.json").write_text(json.dumps(request))
+    with pytest.raises(ArchiveError, match="nothing says where the archive of no-such-suite is"):
+        make_rootfs_lock(None, tmp_path / "request.json")
+
+
 @pytest.mark.slow
 def test_the_archive_can_be_locked_again(tmp_path: Path):
     """Needs the Debian archive: its signature holds, and the request can be met today."""
@@ -307,9 +428,105 @@ def test_releases_that_nobody_vouches_for_are_refused(signing, tmp_path: Path):
         check_release(signed, "bookworm")  # Debian's keys do not know ours
     with pytest.raises(ArchiveError, match="not for trixie"):
         check_release(signed, "trixie", keys)
+    soon = datetime.now(timezone.utc) + timedelta(days=1)
+    assert check_release(sign(release(soon)), "bookworm", keys).indices
     past = datetime.now(timezone.utc) - timedelta(days=1)
     with pytest.raises(ArchiveError, match="stale"):
         check_release(sign(release(past)), "bookworm", keys)
+
+
+PACKAGES = b"Package: base\nVersion: 1\n\nPackage: other\nVersion: 2\n"
+
+
+def serve_suite(files: Path, signed: bytes, index: bytes) -> None:
+    """Lay out a suite as archives do: the release, and its index under its own sha256."""
+    suite = files / "dists" / "bookworm"
+    by_hash = suite / "main" / "binary-amd64" / "by-hash" / "SHA256"
+    by_hash.mkdir(parents=True)
+    (suite / "InRelease").write_bytes(signed)
+    (by_hash / hashlib.sha256(lzma.compress(PACKAGES)).hexdigest()).write_bytes(index)
+
+
+def signed_suite(sign, name: str = "main/binary-amd64/Packages.xz") -> bytes:
+    sha256 = hashlib.sha256(lzma.compress(PACKAGES)).hexdigest()
+    return sign(
+        f"Suite: bookworm\nDate: Sat, 11 Jul 2026 10:16:37 UTC\nSHA256:\n {sha256} 12 {name}\n"
+    )
+
+
+def test_an_index_comes_from_the_first_mirror_that_answers(signing, server: Served, files: Path):
+    keys, sign = signing
+    serve_suite(files, signed_suite(sign), lzma.compress(PACKAGES))
+    places = [f"{server.url}/nothing", server.url]
+    found, rows = fetch_suite(places, "bookworm", "amd64", keys)
+    assert [row["Package"] for row in rows] == ["base", "other"]
+    assert (
+        found.sha256
+        == hashlib.sha256((files / "dists" / "bookworm" / "InRelease").read_bytes()).hexdigest()
+    )
+
+
+def test_a_mirror_whose_index_is_not_the_signed_one_is_refused(
+    signing, server: Served, files: Path
+):
+    keys, sign = signing
+    serve_suite(files, signed_suite(sign), lzma.compress(PACKAGES.replace(b"1", b"6")))
+    with pytest.raises(ArchiveError, match=r"Packages\.xz does not have the sha256"):
+        fetch_suite([server.url], "bookworm", "amd64", keys)
+
+
+def test_a_release_without_the_index_is_named(signing, server: Served, files: Path):
+    keys, sign = signing
+    serve_suite(files, signed_suite(sign, "main/binary-arm64/Packages.xz"), b"")
+    with pytest.raises(ArchiveError, match=r"lists no main/binary-amd64/Packages\.xz"):
+        fetch_suite([server.url], "bookworm", "amd64", keys)
+
+
+def test_mirrors_that_do_not_answer_are_all_named(server: Served):
+    places = [f"{server.url}/one", f"{server.url}/two"]
+    with pytest.raises(ArchiveError, match="bookworm cannot be fetched") as refused:
+        fetch_suite(places, "bookworm", "amd64")
+    for place in places:
+        assert f"{place}/dists/bookworm: HTTPError" in refused.value.message
+    assert "invoke lock --rootfs" in refused.value.hint
+
+
+def test_a_release_without_a_readable_date_is_refused(signing):
+    keys, sign = signing
+    for date in ("", "Date: yesterday\n"):
+        with pytest.raises(ArchiveError, match="no readable date"):
+            check_release(sign(f"Suite: bookworm\n{date}"), "bookworm", keys)
+
+
+WRITES = 'for a; do case "$a" in --output=*) echo Suite: x > "${a#--output=}";; esac; done\n'
+VALID = "echo '[GNUPG:] VALIDSIG 1'\n"
+
+
+@pytest.mark.parametrize(
+    "script",
+    [VALID, *(f"{WRITES}{VALID}echo '[GNUPG:] {bad} 2'\n"
+              for bad in ("BADSIG", "EXPSIG", "EXPKEYSIG", "REVKEYSIG"))],
+)  # fmt: skip
+def test_a_good_signature_is_not_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str
+):
+    """Beside a bad one, or where gpgv left no text that it is of."""
+    program = tmp_path / "gpgv"
+    program.write_text(f"#!/bin/sh\n{WRITES}{VALID}")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    with pytest.raises(ArchiveError, match="no readable date"):
+        check_release(b"", "x")
+    program.write_text(f"#!/bin/sh\n{script}")
+    with pytest.raises(ArchiveError, match="not signed by the archive's key"):
+        check_release(b"", "x")
+
+
+def test_without_gpgv_nothing_is_believed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(ArchiveError, match="gpgv, which checks") as refused:
+        check_release(b"", "bookworm")
+    assert "apt-get install gpgv" in refused.value.hint
 
 
 def test_the_loader_cache_is_what_ldconfig_reads(tmp_path: Path):

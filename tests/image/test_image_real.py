@@ -31,7 +31,8 @@ from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
-from torchlock.oci.push import parse_reference, push
+from torchlock.oci.push import push
+from torchlock.oci.reference import parse_reference
 from torchlock.realize.image import DEFAULT_TAG, render
 from torchlock.realize.image_documents import Image
 from torchlock.realize.image_plan import PLATFORM, ImageSource

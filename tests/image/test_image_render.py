@@ -9,10 +9,12 @@ import sys
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
+from tests.support.disks import small_disk
 from tests.support.hosts import FACTS, assert_another, other_host
 from torchlock import artifacts
 from torchlock.artifacts import ArtifactError, Store
@@ -24,8 +26,9 @@ from torchlock.realize import image, image_bytecode
 from torchlock.realize.image import DEFAULT_TAG, render
 from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
-from torchlock.realize.image_plan import BIG, ImageSource, plan
+from torchlock.realize.image_plan import BIG, ImageSource, image_source, plan
 from torchlock.realize.image_records import LayerCache, records_path, write_layer_records
+from torchlock.realize.image_sbom import sbom
 from torchlock.realize.place import read_stamps
 from torchlock.repository import Repository, this_repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
@@ -136,9 +139,26 @@ def test_the_bill_of_materials_is_attached(world: World, tmp_path: Path):
     assert referrer["subject"]["digest"] == made.digest
     materials = json.loads(layout.read(referrer["layers"][0]))
     purls = {c["purl"]: c["hashes"][0]["content"] for c in materials["components"]}
+    assert set(purls) == {c["bom-ref"] for c in materials["components"]}
     alpha = world.source.wheels[0]
     assert purls[f"pkg:pypi/alpha@1.0?file_name={alpha.filename}"] == alpha.sha256
     assert "pkg:deb/debian/base@3.11.2-1?arch=amd64&distro=bookworm" in purls
+
+
+@pytest.mark.parametrize(
+    ("package", "purl"),
+    [
+        (("libstdc++6", "12.2.0-14+deb12u1"), "libstdc%2B%2B6@12.2.0-14%2Bdeb12u1"),
+        (("cpp", "4:12.2.0-3~x"), "cpp@4:12.2.0-3~x"),
+    ],
+)
+def test_package_urls_are_in_their_canonical_form(world: World, package, purl: str):
+    """ECMA-427: a colon is not encoded, nor what letters, digits and `.-_~` are."""
+    name, version = package
+    known = world.source.rootfs.packages[0]
+    lock = replace(world.source.rootfs, packages=(replace(known, name=name, version=version),))
+    [component] = json.loads(sbom("x", (), (), lock).content)["components"]
+    assert component["purl"] == f"pkg:deb/debian/{purl}?arch=amd64&distro=bookworm"
 
 
 def test_two_renders_and_a_rerender_agree(world: World, tmp_path: Path):
@@ -282,6 +302,16 @@ def test_a_changed_wheel_changes_its_own_layers_alone(world: World, tmp_path: Pa
     assert len(new - old) == 1
 
 
+def test_conda_packages_that_cannot_be_had_leave_the_other_foundation(world: World, tmp_path: Path):
+    url = "http://channel.invalid/linux-64/python-3.11.7-0.conda"
+    python = Package("python", "3.11.7", "conda", "linux-64", url, "ab" * 32, "cd" * 16, {})
+    lock = Lock((*world.source.wheels, python), ("linux-64",), (), (), {})
+    source = replace(world.source, lock=lock, foundation="conda")
+    with pytest.raises(ArtifactError, match=r"python-3\.11\.7-0\.conda") as refused:
+        render(source, tmp_path / "out", world.store)
+    assert "invoke image --foundation debian" in refused.value.hint
+
+
 def test_big_wheels_have_layers_of_their_own(world: World):
     sizes = dict.fromkeys((w.sha256 for w in world.source.wheels), 1000)
     sizes[world.source.wheels[1].sha256] = BIG
@@ -349,6 +379,27 @@ def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.
     assert not (tmp_path / "out" / "index.json").exists()
 
 
+def test_a_disk_that_fills_is_gone_on_with_when_there_is_room(world: World, tmp_path: Path):
+    expected, _ = render(world.source, tmp_path / "one", world.store)
+    with small_disk(tmp_path / "disk", "1m") as disk:
+        out, ballast = disk / "out", disk / "ballast"
+        with pytest.raises(OSError, match="No space"):
+            ballast.write_bytes(bytes(2 << 20))
+        with pytest.raises(LayoutError, match=f"no space left in {out}|{out} cannot be"):
+            render(world.source, out, world.store)
+        ballast.write_bytes(bytes((1 << 20) - (28 << 10)))
+        with pytest.raises(LayoutError, match=f"no space left in {out} .* GB free") as refused:
+            render(world.source, out, world.store)
+        assert "free some space or choose another --out" in refused.value.hint
+        assert not (out / "index.json").exists()
+        done = everything_below(out)
+        assert done and not any("partial" in name for name in done)
+        ballast.unlink()
+        made, _ = render(world.source, out, world.store)
+        assert made.digest == expected.digest
+        assert done <= everything_below(out) == everything_below(tmp_path / "one")
+
+
 @pytest.mark.parametrize("method", ["remember", "keep"])
 @pytest.mark.parametrize("fault", [errno.EROFS, errno.ENOSPC])
 def test_a_store_that_takes_no_layers_costs_the_next_render_alone(
@@ -403,6 +454,49 @@ def test_a_temporary_directory_that_is_full_or_noexec_is_named(
         pass
 
 
+@pytest.mark.parametrize("length", [10, 10_000_000])
+def test_a_compiler_that_ends_early_is_named(tmp_path: Path, length: int):
+    loader = tmp_path / "usr/lib/x86_64-linux-gnu/ld-linux-x86-64.so.2"
+    loader.parent.mkdir(parents=True)
+    loader.write_text("#!/bin/sh\nhead -c 8 > /dev/null\n")
+    loader.chmod(0o755)
+    with pytest.raises(BytecodeError, match="the byte code ended early") as refused:
+        list(image_bytecode.compiled(tmp_path, [("a.py", bytes(length))]))
+    assert "TMPDIR=" in refused.value.hint
+
+
+@pytest.mark.parametrize(("platform", "machine"), [("darwin", "x86_64"), ("linux", "aarch64")])
+def test_where_the_compiler_cannot_run_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: str, machine: str
+):
+    monkeypatch.setattr(sys, "platform", platform)
+    monkeypatch.setattr(os, "uname", lambda: SimpleNamespace(machine=machine))
+    with pytest.raises(BytecodeError, match="needs Linux on x86-64"):
+        image_bytecode.unpack_compiler([], tmp_path)
+
+
+def test_a_rootfs_lock_without_the_compiler_is_named(world: World):
+    fewer = tuple(p for p in world.source.rootfs.packages if p.name not in ("libc6", "zlib1g"))
+    with pytest.raises(BytecodeError, match="the rootfs lock has no libc6, zlib1g"):
+        plan(replace(world.source, rootfs=replace(world.source.rootfs, packages=fewer)))
+
+
+def test_what_an_image_cannot_be_planned_from_is_named(world: World, tmp_path: Path):
+    with pytest.raises(TorchlockError, match="no foundation 'fedora'") as refused:
+        image_source(world.repository, "fedora")
+    assert "debian|conda" in refused.value.hint
+    with pytest.raises(TorchlockError, match=r"the size of alpha 1\.0 is not recorded"):
+        plan(replace(world.source, sizes={}))
+    records = records_path(world.repository.records, "linux-64")
+    for text in ("{", "[]", '{"format": 1}', '{"format": 1, "layers": {"k": {}}}'):
+        records.write_text(text)
+        with pytest.raises(TorchlockError, match=r"image-linux-64\.json is damaged") as refused:
+            render(world.source, tmp_path / "out", world.store)
+        assert "invoke image --record" in refused.value.hint
+    records.write_text('{"format": 0}')
+    render(world.source, tmp_path / "out", world.store)
+
+
 def test_a_directory_of_somebody_else_is_left_alone(world: World, tmp_path: Path):
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "thesis.tex").write_text("mine")
@@ -454,3 +548,27 @@ def test_the_host_does_not_enter_the_digest(world: World, tmp_path: Path, isal: 
     rendered, facts = done.stdout.splitlines()
     assert rendered.split() == [made.digest, GOLDEN]
     assert_another(facts, zlib=isal)
+
+
+@pytest.mark.slow
+def test_blobs_of_no_image_are_counted_left_and_removed_by_the_command_that_is_said(
+    world: World, tmp_path: Path
+):
+    out, said = tmp_path / "out", []
+    render(world.source, out, world.store, say=said.append)
+    changed = world.with_wheel("beta", {"beta/__init__.py": b"value = 2\n"})
+    assert not [line for line in said if "umoci" in line]
+    before = everything_below(out)
+    made, _ = render(changed, out, world.store, say=said.append)
+    assert before <= everything_below(out)
+    [line] = [line for line in said if "are in no image" in line]
+    # The manifest, the configuration, one layer, the bill of materials and what attaches it.
+    assert line.startswith(f"5 blobs in {out} ")
+    command = line.rpartition("to remove: ")[2]
+    subprocess.run(command, shell=True, check=True)
+    layout = Layout(out)
+    assert layout.unreached() == []
+    assert [r["digest"] for r in layout.referrers(made.digest)] == [made.referrer.digest]
+    assert everything_below(out) < before | everything_below(out)
+    kept = {b.name for b in (out / "blobs" / "sha256").iterdir()}
+    assert kept == {d.digest[7:] for d in made.documents} | {b.digest[7:] for _, b in made.layers}

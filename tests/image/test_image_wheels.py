@@ -80,6 +80,9 @@ def test_two_wheels_may_share_a_file_but_not_disagree(tmp_path: Path):
     three = make_wheel(tmp_path, "three", {"shared/__init__.py": b"x = 1"})
     with pytest.raises(LayerError, match=r"one-1.0.*three-1.0.*shared/__init__\.py"):
         render(one, three)
+    four = make_wheel(tmp_path, "four", {"shared/__init__.py": b"x = 2"})
+    with pytest.raises(LayerError, match=r"three-1.0.*four-1.0.*shared/__init__\.py"):
+        render(three, four)
 
 
 def patched(path: Path, signature: bytes, offset: int, value: bytes, member: int = 0) -> Path:

@@ -12,10 +12,16 @@ from pathlib import Path
 
 import pytest
 
+HTPASSWD = "me:$2b$05$abcdefghijklmnopqrstuuOQiyCxlgf/oeuTqixKmWdcYUh4Hjl0a\n"
+"""The user `me` with the password `secret`, as bcrypt, the one kind that the registry reads."""
+
 
 @contextmanager
-def real_registry_in(directory: Path) -> Iterator[str]:
-    """Serve a registry that keeps its files below `directory`; give its HOST:PORT."""
+def real_registry_in(directory: Path, *, login: bool = False) -> Iterator[str]:
+    """Serve a registry that keeps its files below `directory`; give its HOST:PORT.
+
+    With `login` it serves `me` alone.
+    """
     program = shutil.which("docker-registry")
     if program is None:
         pytest.skip("docker-registry is not installed")
@@ -27,6 +33,10 @@ def real_registry_in(directory: Path) -> Iterator[str]:
         f"version: 0.1\nstorage: {{filesystem: {{rootdirectory: {directory}/registry}}}}\n"
         f"http: {{addr: '127.0.0.1:{port}'}}\nlog: {{level: error}}\n"
     )
+    if login:
+        (directory / "htpasswd").write_text(HTPASSWD)
+        with config.open("a") as stream:
+            stream.write(f"auth: {{htpasswd: {{realm: test, path: {directory}/htpasswd}}}}\n")
     process = subprocess.Popen(
         [program, "serve", str(config)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

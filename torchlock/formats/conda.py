@@ -223,12 +223,7 @@ def put_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -> li
     if mode == "binary":
         if len(new) > len(old):
             raise CondaError(f"the prefix {prefix} is longer than {len(old)} bytes")
-
-        def pad(match: re.Match[bytes]) -> bytes:
-            text = match[0].replace(old, new)
-            return text + b"\0" * (len(match[0]) - len(text))
-
-        return [re.sub(re.escape(old) + rb"[^\0]*", pad, data)]
+        return [b"".join(_padded(data, old, new))]
     first, newline, rest = data.partition(b"\n")
     line, rest = first.replace(old, new), newline + rest.replace(old, new)
     results = [line + rest]
@@ -241,6 +236,16 @@ def put_prefix(data: bytes, placeholder: str, prefix: str, mode: FileMode) -> li
         if re.fullmatch(rb"python[0-9.]*", name):
             results.append(launcher % (program, options) + rest)
     return results
+
+
+def _padded(data: bytes, old: bytes, new: bytes) -> Iterator[bytes | memoryview]:
+    """Yield the pieces of a binary file; what stays is not copied, for libraries are big."""
+    done, whole = 0, memoryview(data)
+    for match in re.finditer(re.escape(old) + rb"[^\0]*", data):
+        yield whole[done : match.start()]
+        yield match[0].replace(old, new).ljust(len(match[0]), b"\0")
+        done = match.end()
+    yield whole[done:]
 
 
 _SHEBANG = re.compile(rb"#! *([^\s]+)(.*)")

@@ -34,7 +34,7 @@ class DebError(TorchlockError):
 class DebFile:
     """One entry of a package's data: paths are relative, `target` is the tar's link name.
 
-    `mode` is the permission bits with setuid, setgid and sticky; contents are those of a file.
+    `mode` is the permission bits with setuid, setgid and sticky; `size` is a file's, in bytes.
     """
 
     path: str
@@ -43,7 +43,17 @@ class DebFile:
     uid: int
     gid: int
     target: str
-    contents: bytes
+    size: int
+    _damage: str
+    _stream: IO[bytes] | None
+
+    def read(self, count: int = -1) -> bytes:
+        """Read a file's contents, or `count` bytes of them: once, and before the next entry.
+
+        Raises `DebError` for damaged data.
+        """
+        with _damage_named(self._damage):
+            return self._stream.read(count) if self._stream else b""
 
 
 @dataclass(frozen=True)
@@ -55,7 +65,7 @@ class Deb:
     _data: tuple[str, int, int]
 
     def files(self) -> Iterator[DebFile]:
-        """Yield the data's entries in archive order, one file in memory at a time.
+        """Yield the data's entries in archive order; a file is not read until it is asked to be.
 
         Raises `DebError` for damaged data, unsafe names, devices and other special files.
         """
@@ -64,7 +74,7 @@ class Deb:
             for member in archive:
                 path = _safe(self.path, member.name)
                 if path:
-                    yield _file(self.path, archive, member, path)
+                    yield _file(self.path, archive, member, path, name)
 
 
 def read_deb(path: Path) -> Deb:
@@ -99,7 +109,7 @@ def _ar_members(path: Path) -> dict[str, tuple[int, int]]:
             raise DebError(f"{path.name}: not an ar archive")
         while header := stream.read(60):
             length = header[48:58].strip()
-            if len(header) != 60 or header[58:] != b"`\n" or not length.isdigit():
+            if header[58:] != b"`\n" or not length.isdigit():
                 raise DebError(f"{path.name}: damaged ar header")
             name = header[:16].decode("ascii", "replace").strip().rstrip("/")
             offset = stream.tell()
@@ -131,12 +141,18 @@ class _Part(io.RawIOBase):
 def _tar(path: Path, name: str, offset: int, length: int) -> Iterator[tarfile.TarFile]:
     with path.open("rb") as stream:
         part = cast(IO[bytes], io.BufferedReader(_Part(stream, offset, length), _BUFFER))
-        try:
+        with _damage_named(f"{path.name}: {name}"):
             unpacked = cast(Any, _unpacked(path, name, part))
             with tarfile.open(fileobj=unpacked, mode="r|", bufsize=_BUFFER) as archive:
                 yield archive
-        except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-            raise DebError(f"{path.name}: {name} cannot be read ({error})") from None
+
+
+@contextmanager
+def _damage_named(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
+        raise DebError(f"{what} cannot be read ({error})") from None
 
 
 def _unpacked(path: Path, name: str, part: IO[bytes]) -> IO[bytes]:
@@ -163,9 +179,11 @@ def _safe(path: Path, name: str) -> str:
         raise DebError(f"{path.name}: {error.message}") from None
 
 
-def _file(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str) -> DebFile:
+def _file(
+    path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, name: str, part: str
+) -> DebFile:
     kind: FileKind
-    target, contents = "", b""
+    target, stream = "", None
     if member.isdir():
         kind = "directory"
     elif member.issym():
@@ -173,7 +191,17 @@ def _file(path: Path, archive: tarfile.TarFile, member: tarfile.TarInfo, name: s
     elif member.islnk():
         kind, target = "link", _safe(path, member.linkname)
     elif member.isreg():
-        kind, contents = "file", cast(IO[bytes], archive.extractfile(member)).read()
+        kind, stream = "file", archive.extractfile(member)
     else:
         raise DebError(f"{path.name}: {name} is a device or another special file")
-    return DebFile(name, kind, member.mode & 0o7777, member.uid, member.gid, target, contents)
+    return DebFile(
+        path=name,
+        kind=kind,
+        mode=member.mode & 0o7777,
+        uid=member.uid,
+        gid=member.gid,
+        target=target,
+        size=member.size if stream else 0,
+        _damage=f"{path.name}: {part}",
+        _stream=stream,
+    )

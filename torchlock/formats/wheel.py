@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from configparser import ConfigParser
 from configparser import Error as ConfigError
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
@@ -108,6 +108,10 @@ class Wheel:
 
     def __exit__(self, *_: object) -> None:
         self.archive.close()
+
+    def open(self, file: WheelFile) -> AbstractContextManager[IO[bytes]]:
+        """Open one of its files; reading raises `WheelError` when it is damaged."""
+        return _open_member(self.path, self.archive, file.member)
 
     def tree(self) -> list[Entry]:
         """Return the files that make up the tree digest: `site` without installers' files."""
@@ -255,7 +259,7 @@ def _entry_points(
     }
     for name, target in scripts.items():
         # Installers make a file of the name and Python code of the target.
-        if not re.fullmatch(r"[\w.-]+", name) or not re.fullmatch(r"[\w.]+(:[\w.]+)?", target):
+        if not re.fullmatch(r"\.*[\w-][\w.-]*", name) or not re.fullmatch(r"[\w.]+:[\w.]+", target):
             raise WheelError(f"{path.name}: {name!r} = {target!r} is no entry point for a script")
     return tuple(sorted(scripts.items()))
 
@@ -272,7 +276,7 @@ def _wheel_file(
     target = member
     if member.startswith(data_dir + "/"):
         _, key, target = member.split("/", 2) if member.count("/") >= 2 else (member, "", "")
-        if key not in _DATA_SCHEMES or not target:
+        if key not in _DATA_SCHEMES:
             raise WheelError(f"{path.name}: {member} is in no known .data scheme")
         scheme = _DATA_SCHEMES[key]
     entry = Entry(

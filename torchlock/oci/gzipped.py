@@ -44,7 +44,7 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
 
 
-def crc32(data: bytes | bytearray, value: int = 0) -> int:
+def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:
     """Return the CRC-32 of `data`, continued from `value`."""
     return _zlib.crc32(data, value)
 
@@ -59,9 +59,10 @@ def trailer(crc: int, size: int) -> bytes:
     return struct.pack("<II", crc, size & 0xFFFFFFFF)
 
 
-def packed_member(data: bytes | bytearray) -> bytes:
+def packed_member(data: bytes | bytearray | memoryview) -> bytes:
     """Return one gzip member that holds `data`, compressed by the pinned encoder."""
-    return HEADER + bytes(deflate.deflate_compress(data, LEVEL)) + trailer(crc32(data), len(data))
+    packed = deflate.deflate_compress(data, LEVEL)
+    return b"".join((HEADER, packed, trailer(crc32(data), len(data))))
 
 
 @lru_cache

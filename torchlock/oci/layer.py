@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Protocol
 
 from torchlock.errors import TorchlockError
 from torchlock.oci import gzipped, tarball
@@ -48,12 +48,19 @@ class Stream:
     deflated: bool = True
 
 
+class Contents(Protocol):
+    """A file's contents, read once and in pieces when the entry is written."""
+
+    def read(self, count: int, /) -> bytes:
+        """Return the next bytes, at most `count` of them; none at the end."""
+
+
 @dataclass(frozen=True)
 class Item:
     """One entry of a layer: its header, and the contents of a file."""
 
     member: Member
-    contents: bytes | Stream = b""
+    contents: bytes | Stream | Contents = b""
 
 
 def file_item(path: str, contents: bytes, mode: int = 0o644, *, uid: int = 0, gid: int = 0) -> Item:
@@ -175,6 +182,15 @@ class _Sink:
                 f"{stream.name}: has CRC-32 {crc:08x}, its archive claims {stream.crc32:08x}"
             )
 
+    def copy(self, contents: Contents, member: Member) -> None:
+        left = member.size
+        while left:
+            chunk = contents.read(min(left, _READ))
+            if not chunk:
+                raise LayerError(f"{member.path}: {left} of its {member.size} bytes are missing")
+            left -= len(chunk)
+            self.plain(chunk)
+
     def _copy(self, source: IO[bytes], stream: Stream) -> None:
         left = stream.length
         while left:
@@ -201,7 +217,7 @@ class _Sink:
                         f"{stream.name}: inflates to more than the {stream.size} bytes "
                         "its archive claims"
                     )
-            if inflater.eof and (left or inflater.unused_data or chunk):
+            if inflater.eof and (inflater.unused_data or chunk):
                 raise LayerError(f"{stream.name}: the DEFLATE stream ends early")
         if not inflater.eof:
             raise LayerError(f"{stream.name}: the DEFLATE stream is cut off")
@@ -262,8 +278,10 @@ def _write(items: Iterable[Item], sink: _Sink) -> None:
         sink.plain(tarball.header(member))
         if isinstance(item.contents, Stream):
             sink.stream(item.contents)
-        else:
+        elif isinstance(item.contents, bytes):
             sink.plain(item.contents)
+        else:
+            sink.copy(item.contents, member)
         sink.plain(tarball.padding(member.size))
     sink.plain(tarball.END)
     sink.flush()

@@ -10,13 +10,13 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
@@ -274,7 +274,7 @@ class Layout:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LayoutError(
                 f"{self.root}/index.json is damaged ({type(error).__name__}: {error})",
-                hint=f"remove it and render again: invoke image --out {quote(str(self.root))}",
+                hint=f"remove it and render again: {self.remake()}",
             ) from None
 
     def find(self, tag: str) -> Descriptor:
@@ -282,10 +282,12 @@ class Layout:
         for row in self.index():
             if _name(row) == tag:
                 return row
-        raise LayoutError(
-            f"{self.root} has no image {tag}",
-            hint=f"invoke image --out {quote(str(self.root))} --tag {quote(tag)}",
-        )
+        raise LayoutError(f"{self.root} has no image {tag}", hint=self.remake(tag))
+
+    def remake(self, tag: str = "") -> str:
+        """Return the command that renders into this layout again."""
+        named = ("--tag", tag) if tag else ()
+        return shlex.join(("invoke", "image", "--out", str(self.root), *named))
 
     def read(self, descriptor: Descriptor) -> bytes:
         """Return a small blob. Raises `LayoutError` when it is absent or has another digest."""
@@ -307,13 +309,33 @@ class Layout:
         except (KeyError, TypeError, ValueError):
             raise LayoutError(
                 f"{self.root}: {descriptor['digest']} is no image manifest",
-                hint=f"invoke image --out {quote(str(self.root))}",
+                hint=self.remake(),
             ) from None
         return dict(content)
 
     def referrers(self, digest: str) -> list[Descriptor]:
         """Return the descriptors of manifests that are attached to `digest`."""
         return [row for row in self.index() if self._subject(row) == digest]
+
+    def unreached(self) -> list[Path]:
+        """Return the blobs that nothing in the index leads to, none where that cannot be told.
+
+        They are not removed here: the layout is the user's, and another tool may be adding to it.
+        """
+        todo, reached = [*self.index()], set[str]()
+        try:
+            while todo:
+                row = todo.pop()
+                reached.add(row["digest"])
+                content = json.loads(self.read(row))
+                todo += content.get("manifests", ())
+                reached.update(r["digest"] for r in content.get("layers", ()))
+                if "config" in content:
+                    reached.add(content["config"]["digest"])
+        except (LayoutError, ValueError, KeyError, TypeError, AttributeError):
+            return []
+        blobs = sorted((self.root / "blobs" / "sha256").iterdir())
+        return [path for path in blobs if f"sha256:{path.name}" not in reached]
 
     def _is_attached(self, descriptor: Descriptor, digests: Container[str]) -> bool:
         """Say whether a manifest is there and attached to one of `digests`."""

@@ -12,12 +12,13 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from shlex import quote
 from typing import IO, Any, cast
 from uuid import uuid4
 
 from torchlock.errors import TorchlockError
 from torchlock.oci.layout import INDEX, REF_NAME, Descriptor, Layout, document
+from torchlock.oci.reference import parse_name
+from torchlock.progress import Progress, Report, silent
 
 ENGINES = ("podman", "docker", "ctr")
 """In the order in which they are looked for; `ctr` is containerd's own client."""
@@ -40,27 +41,45 @@ class Loaded:
     digest_kept: bool
 
 
-def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
+def load(
+    layout: Layout,
+    tag: str,
+    engine: str = "",
+    *,
+    progress: Progress = silent,
+    say: Callable[[str], None] = lambda _: None,
+) -> Loaded:
     """Load the image named `tag` into an engine, the first one found unless one is named.
+
+    `say` is told what is handed over and how much; `progress` shows what the engine has taken,
+    where it is this process that hands it over.
 
     Raises `LoadError` without an engine, for a layout that lacks a blob, or with the engine's
     words when it refuses.
     """
+    if engine and engine not in ENGINES:
+        raise LoadError(f"{engine!r} is none of {', '.join(ENGINES)}", hint="invoke load")
     chosen = engine or next((e for e in ENGINES if shutil.which(e)), "")
-    if chosen not in ENGINES or not shutil.which(chosen):
+    if not shutil.which(chosen):
         raise LoadError(
             f"{chosen or 'no container engine'} is not on PATH (podman, docker or ctr)",
             hint="install one; or push the image to a registry: invoke push HOST/NAME:TAG",
         )
     descriptor = layout.find(tag)
-    for row in _closure(descriptor, layout.manifest(descriptor)):
+    blobs = list(_closure(descriptor, layout.manifest(descriptor)))
+    for row in blobs:
         if not layout.has(row["digest"], int(row["size"])):
             raise LoadError(
                 f"{layout.root} lacks the blob {row['digest']} of {tag}, or it is cut short",
-                hint=f"invoke image --out {quote(str(layout.root))} --tag {quote(tag)}",
+                hint=layout.remake(tag),
             )
-    routes = {"podman": _podman, "docker": _docker, "ctr": _containerd}
-    return routes[chosen](layout, tag, descriptor)
+    size = sum(int(row["size"]) for row in blobs)
+    say(f"handing {len(blobs)} blobs, {size / 1e6:.0f} MB, to {chosen}, which unpacks them")
+    if chosen == "podman":
+        return _podman(layout, tag, descriptor)
+    with progress(f"to {chosen}", len(blobs)) as report:
+        routes = {"docker": _docker, "ctr": _containerd}
+        return routes[chosen](layout, tag, descriptor, report)
 
 
 def _podman(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
@@ -74,7 +93,8 @@ def _podman(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
         if link.name in name:
             _run(["podman", "untag", image, name])
     digest = _run(["podman", "image", "inspect", "--format", "{{.Digest}}", tag]).strip()
-    return Loaded("podman", f"localhost/{tag}", digest, digest == descriptor["digest"])
+    name = tag if parse_name(tag).registry else f"localhost/{tag}"
+    return Loaded("podman", name, digest, digest == descriptor["digest"])
 
 
 def _plain_name(path: Path) -> Path:
@@ -97,18 +117,21 @@ def _plain_name(path: Path) -> Path:
     return link
 
 
-def _docker(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
-    _run(["docker", "load"], lambda out: _archive(layout, tag, descriptor, out))
+def _docker(layout: Layout, tag: str, descriptor: Descriptor, report: Report) -> Loaded:
+    _run(["docker", "load"], lambda out: _archive(layout, tag, descriptor, out, report))
     image = _run(["docker", "image", "inspect", "--format", "{{.Id}}", tag]).strip()
     # Docker's own store names an image by its configuration; with containerd's store the name
     # is the manifest's digest.
     return Loaded("docker", tag, image, image == descriptor["digest"])
 
 
-def _containerd(layout: Layout, tag: str, descriptor: Descriptor) -> Loaded:
-    name = f"docker.io/library/{tag}"
+def _containerd(layout: Layout, tag: str, descriptor: Descriptor, report: Report) -> Loaded:
+    name = parse_name(tag).full
     # The name comes from the archive's annotation: `--index-name` would name the index.
-    _run(["ctr", "images", "import", "-"], lambda out: _archive(layout, name, descriptor, out))
+    _run(
+        ["ctr", "images", "import", "-"],
+        lambda out: _archive(layout, name, descriptor, out, report),
+    )
     rows = _run(["ctr", "images", "list", f"name=={name}"])
     return Loaded("ctr", name, str(descriptor["digest"]), str(descriptor["digest"]) in rows)
 
@@ -139,7 +162,9 @@ def _run(command: list[str], feed: Callable[[IO[bytes]], None] | None = None) ->
     return out.decode()
 
 
-def _archive(layout: Layout, tag: str, descriptor: Descriptor, out: IO[bytes]) -> None:
+def _archive(
+    layout: Layout, tag: str, descriptor: Descriptor, out: IO[bytes], report: Report
+) -> None:
     """Write one image as a tar that is an OCI archive and a `docker save` archive in one."""
     manifest = layout.manifest(descriptor)
     named = {**descriptor, "annotations": {REF_NAME: tag, "io.containerd.image.name": tag}}
@@ -160,8 +185,25 @@ def _archive(layout: Layout, tag: str, descriptor: Descriptor, out: IO[bytes]) -
             _add(archive, name, len(content), io.BytesIO(content))
         for row in _closure(descriptor, manifest):
             path = layout.blob(row["digest"])
+            item = report.start(row["digest"][7:19], int(row["size"]), 0)
             with path.open("rb") as stream:
-                _add(archive, _member(row), path.stat().st_size, stream)
+                counted = cast(IO[bytes], _Counted(stream, report, item))
+                _add(archive, _member(row), path.stat().st_size, counted)
+            report.finish(item)
+
+
+@dataclass(frozen=True)
+class _Counted:
+    """A stream whose reads are reported."""
+
+    stream: IO[bytes]
+    report: Report
+    item: int
+
+    def read(self, count: int) -> bytes:
+        data = self.stream.read(count)
+        self.report.advance(self.item, len(data))
+        return data
 
 
 def _closure(descriptor: Descriptor, manifest: dict[str, Any]) -> Iterator[Descriptor]:

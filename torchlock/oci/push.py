@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
@@ -20,6 +22,7 @@ from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.http import new_session, retry_after
 from torchlock.oci.credentials import TOKEN_USER, Credentials, credentials
 from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
+from torchlock.oci.reference import Reference
 from torchlock.progress import Progress, silent
 
 ATTEMPTS = 5
@@ -27,45 +30,9 @@ RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 CHUNK = 32 << 20
 """Bytes of a blob in one request: what a broken connection can cost."""
 
-HUB = "docker.io"
-
 
 class PushError(TorchlockError):
     """The registry cannot be reached, refuses, or answers against its protocol."""
-
-
-@dataclass(frozen=True)
-class Reference:
-    """Where an image goes: registry host (with port), repository and tag."""
-
-    registry: str
-    repository: str
-    tag: str
-
-    @property
-    def host(self) -> str:
-        """The host (with port) that serves the registry; docker's own has another name for it."""
-        return f"registry-1.{HUB}" if self.registry in (HUB, f"index.{HUB}") else self.registry
-
-    @property
-    def base(self) -> str:
-        """The registry's URL; plain HTTP for this machine itself, as docker does."""
-        host = self.registry.rpartition(":")[0] or self.registry
-        local = host in ("localhost", "127.0.0.1", "[::1]")
-        return f"{'http' if local else 'https'}://{self.host}"
-
-
-_REFERENCE = re.compile(
-    r"(?P<registry>[^/]+)/(?P<repository>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)(:(?P<tag>[\w][\w.-]{0,127}))?"
-)
-
-
-def parse_reference(text: str) -> Reference:
-    """Parse `HOST[:PORT]/NAME[:TAG]`. Raises `PushError` when it names no registry."""
-    match = _REFERENCE.fullmatch(text)
-    if not match or not re.search(r"[.:]|^localhost$", match["registry"]):
-        raise PushError(f"{text!r} does not say which registry", hint="invoke push HOST/NAME:TAG")
-    return Reference(match["registry"], match["repository"], match["tag"] or "latest")
 
 
 @dataclass(frozen=True)
@@ -97,12 +64,13 @@ def push(
     is the first wait between attempts, in seconds. Raises `PushError`, or `DoesNotHold` when
     the registry then serves the tag under another digest.
     """
-    return _Push(layout, reference, mount_from, pause, progress).image(layout.find(tag))
+    return _Push(layout, tag, reference, mount_from, pause, progress).image()
 
 
 @dataclass
 class _Push:
     layout: Layout
+    tag: str
     reference: Reference
     mount_from: str
     pause: float
@@ -111,9 +79,10 @@ class _Push:
     sent: int = 0
     mounted: int = 0
     present: int = 0
-    tokens: dict[str, str] = field(default_factory=dict)
+    token: str = ""
 
-    def image(self, descriptor: Descriptor) -> Pushed:
+    def image(self) -> Pushed:
+        descriptor = self.layout.find(self.tag)
         digest = str(descriptor["digest"])
         self._manifest(descriptor, self.reference.tag)
         attached = self.layout.referrers(digest)
@@ -170,7 +139,7 @@ class _Push:
 
     def _blob(self, blob: Descriptor, advance: Any) -> None:
         digest, size = str(blob["digest"]), int(blob["size"])
-        if self._request("HEAD", f"blobs/{digest}", {200, 404}).status_code == 200:
+        if self._has(digest):
             self.present += size
             advance(size)
             return
@@ -208,7 +177,14 @@ class _Push:
                 advance(done - offset)
                 self.sent += done - offset
                 offset, faults = done, 0
-        self._request("PUT", _with_query(location, digest=digest), {201})
+        whole = _with_query(location, digest=digest)
+        answer = self._request("PUT", whole, {201, 404})
+        # An answer that was lost leaves the blob there and no upload to finish.
+        if answer.status_code == 404 and not self._has(digest):
+            raise self._refused("PUT", whole, answer)
+
+    def _has(self, digest: str) -> bool:
+        return self._request("HEAD", f"blobs/{digest}", {200, 404}).status_code == 200
 
     def _send_chunk(
         self, stream: IO[bytes], offset: int, count: int, location: str
@@ -244,79 +220,118 @@ class _Push:
         url = path
         if not path.startswith("http"):
             url = f"{self.reference.base}/v2/{self.reference.repository}/{path}"
+        answer = self._outlast(self.reference.registry, lambda: self._send(method, url, **more))
+        if answer.status_code in wanted:
+            return answer
+        raise self._refused(method, url, answer)
+
+    def _outlast(self, server: str, send: Callable[[], requests.Response]) -> requests.Response:
+        """Send again after passing faults; return the first answer that is none of them.
+
+        `server` is for messages.
+        """
         fault = ""
         for attempt in range(ATTEMPTS):
             pause = 0.0
             try:
-                answer = self._send(method, url, **more)
+                answer = send()
             except requests.exceptions.SSLError as error:
-                raise PushError(
-                    f"{self.reference.registry}: the certificate is not trusted ({error})"
-                ) from None
+                self._check_trust(server, error)
+                fault = f"breaks off TLS ({error})"
             except requests.RequestException as error:
                 fault = f"cannot be reached ({type(error).__name__})"
             else:
-                if answer.status_code in wanted:
-                    return answer
                 if answer.status_code not in RETRIED:
-                    raise self._refused(method, url, answer)
+                    return answer
                 fault, pause = f"answers HTTP {answer.status_code}", retry_after(answer)
             if attempt + 1 < ATTEMPTS:
                 self._wait(attempt + 1, pause)
         raise PushError(
-            f"{self.reference.registry} {fault}, {ATTEMPTS} times",
+            f"{server} {fault}, {ATTEMPTS} times",
             hint="check the registry and the network, then run the same command again",
         )
+
+    def _check_trust(self, server: str, error: requests.exceptions.SSLError) -> None:
+        """Raise `PushError` for what no other attempt would change."""
+        said = str(error)
+        if "CERTIFICATE_VERIFY_FAILED" in said:
+            raise PushError(
+                f"{server}: the certificate is not trusted ({error})",
+                hint="let this machine trust its authority, or name the certificates: "
+                "REQUESTS_CA_BUNDLE=FILE invoke push ...",
+            ) from None
+        if re.search("WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|record layer failure", said):
+            source = shlex.quote(f"oci:{self.layout.root}:{self.tag}")
+            raise PushError(
+                f"{server} does not speak TLS: plain HTTP is only used to this machine itself",
+                hint="give the registry a certificate; or, trusting the network between: "
+                f"skopeo copy --dest-tls-verify=false {source} docker://{self.reference.full}",
+            ) from None
 
     def _wait(self, attempt: int, pause: float) -> None:
         time.sleep(max(pause, min(self.pause * 2 ** (attempt - 1), 30.0)))
 
-    def _send(self, method: str, url: str, **more: Any) -> requests.Response:
-        headers = dict(more.pop("headers", {}))
-        scope = f"repository:{self.reference.repository}:pull,push"
+    def _send(
+        self, method: str, url: str, headers: dict[str, str] | None = None, **more: Any
+    ) -> requests.Response:
         for _ in range(2):
-            authorized = dict(headers)
             # Uploads may be redirected to a storage host, which must not see the registry's token.
-            if "token" in self.tokens and urlsplit(url).netloc == self.reference.host:
-                authorized["Authorization"] = self.tokens["token"]
+            ours = urlsplit(url).netloc == self.reference.host
+            authorize = _Authorization(self.token) if self.token and ours else None
             answer = self.session.request(
-                method, url, headers=authorized, timeout=(15, 300), **more
+                method, url, headers=headers, auth=authorize, timeout=(15, 300), **more
             )
             challenge = answer.headers.get("WWW-Authenticate", "")
-            if answer.status_code != 401 or not challenge:
+            # Whom else a login goes to is the registry's own word alone.
+            asked = urlsplit(answer.url).netloc == self.reference.host
+            if answer.status_code != 401 or not challenge or not asked:
                 return answer
-            self._authorize(challenge, scope)
+            self._authorize(challenge)
         return answer
 
-    def _authorize(self, challenge: str, scope: str) -> None:
+    def _authorize(self, challenge: str) -> None:
+        """Get what the registry asks for: the login itself, or a token for it."""
         known = credentials(self.reference.registry, self.reference.repository)
         kind, _, rest = challenge.partition(" ")
         if kind.lower() == "basic":
             if known is None or known.user == TOKEN_USER:  # Basic takes no identity token
                 raise self._no_login()
-            self.tokens["token"] = _basic(known)
+            self.token = _basic(known)
             return
         fields = dict(re.findall(r'(\w+)="([^"]*)"', rest))
         if "realm" not in fields:
             raise PushError(f"{self.reference.registry} asks for a login of an unknown kind")
-        query = {"service": fields.get("service", ""), "scope": fields.get("scope") or scope}
+        self.token = f"Bearer {self._fetch_token(fields, known)}"
+
+    def _fetch_token(self, fields: dict[str, str], known: Credentials | None) -> str:
+        realm, service = fields["realm"], fields.get("service", "")
+        scopes = fields.get("scope", f"repository:{self.reference.repository}:pull,push").split()
         if self.mount_from:
-            query["scope"] += f" repository:{self.mount_from}:pull"
-        if known and known.user == TOKEN_USER:
-            form = {
-                **query, "grant_type": "refresh_token", "refresh_token": known.password,
-                "client_id": "torchlock",
-            }  # fmt: skip
-            answer = self.session.post(fields["realm"], data=form, timeout=(15, 60))
-        else:
-            headers = {"Authorization": _basic(known)} if known else {}
-            answer = self.session.get(
-                fields["realm"], params=query, headers=headers, timeout=(15, 60)
-            )
-        if not answer.ok:
+            scopes.append(f"repository:{self.mount_from}:pull")
+
+        def ask() -> requests.Response:
+            if known and known.user == TOKEN_USER:
+                form = {
+                    "service": service, "scope": " ".join(scopes), "client_id": "torchlock",
+                    "grant_type": "refresh_token", "refresh_token": known.password,
+                }  # fmt: skip
+                return self.session.post(realm, data=form, timeout=(15, 60))
+            query = {"service": service, "scope": scopes}
+            authorize = _Authorization(_basic(known)) if known else None
+            return self.session.get(realm, params=query, auth=authorize, timeout=(15, 60))
+
+        server = f"{self.reference.registry}'s token server {urlsplit(realm).netloc}"
+        answer = self._outlast(server, ask)
+        if answer.status_code in (400, 401, 403):  # 400 is OAuth2's for a token that is no good
             raise self._no_login()
-        content = answer.json()
-        self.tokens["token"] = f"Bearer {content.get('token') or content.get('access_token')}"
+        try:
+            content = answer.json() if answer.ok else {}
+            return str(content.get("token") or content["access_token"])
+        except (ValueError, KeyError, AttributeError):
+            raise PushError(
+                f"{server} answers HTTP {answer.status_code} without a token",
+                hint="check the registry, then run the same command again",
+            ) from None
 
     def _no_login(self) -> PushError:
         return PushError(
@@ -331,10 +346,9 @@ class _Push:
             said = "; ".join(str(e.get("message")) for e in answer.json()["errors"])
         except (ValueError, KeyError, TypeError, AttributeError):
             said = answer.reason or ""
-        path = urlsplit(url).path
+        where = urlsplit(url)
         return PushError(
-            f"{self.reference.registry} answers HTTP {answer.status_code} to {method} {path}: "
-            f"{said}"
+            f"{where.netloc} answers HTTP {answer.status_code} to {method} {where.path}: {said}"
         )
 
 
@@ -342,6 +356,17 @@ class _Again(Exception):  # noqa: N818 - becomes a PushError after the last atte
     def __init__(self, message: str, pause: float) -> None:
         super().__init__(message)
         self.pause = pause
+
+
+@dataclass(frozen=True)
+class _Authorization(requests.auth.AuthBase):
+    """A header that `.netrc`, which requests would read otherwise, does not replace."""
+
+    value: str
+
+    def __call__(self, request: requests.PreparedRequest) -> requests.PreparedRequest:
+        request.headers["Authorization"] = self.value
+        return request
 
 
 def _basic(known: Credentials) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shlex
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,6 +24,7 @@ from torchlock.formats.zipstream import ZipStreamError
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
 from torchlock.oci.layout import Layout
+from torchlock.oci.reference import parse_name
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -63,9 +65,11 @@ def render(
     that are known are copied from wheels that are verified, or unchanged since they were; the
     others are written and hashed. With `verify` every artifact is read, every layer is made anew
     and compared with what is known: `DoesNotHold` names the first that differs. Raises
-    `LayoutError` when another render is working on `out`. A killed render leaves no layout that
-    looks complete, and the next one goes on from the layers that are.
+    `ImageNameError` for a tag that engines would not take, and `LayoutError` when another render
+    is working on `out`. A killed render leaves no layout that looks complete, and the next one
+    goes on from the layers that are.
     """
+    parse_name(tag)
     layout = Layout(out)
     with layout.alone():
         job = _Render(source, layout, store, verify, mirrors, progress, say)
@@ -77,6 +81,10 @@ def render(
         for made in image.documents:
             layout.add_document(made)
         layout.publish(tag, image.manifest, [image.referrer])
+        if left := layout.unreached():
+            size = sum(path.stat().st_size for path in left) / 1e6
+            remove = shlex.join(("umoci", "gc", "--layout", str(out)))
+            say(f"{len(left)} blobs in {out} are in no image, {size:.0f} MB; to remove: {remove}")
     return image, {p.key: (p.title, layers[p.key]) for p in job.planned}
 
 

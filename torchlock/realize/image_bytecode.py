@@ -14,7 +14,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, cast
 
@@ -100,7 +100,7 @@ def _unpack(debs: Iterable[Path], directory: Path) -> None:
             if file.kind == "symlink":
                 path.symlink_to(file.target)
             elif file.kind == "file":
-                path.write_bytes(file.contents)
+                path.write_bytes(file.read())
                 path.chmod(0o755 if file.mode & 0o111 else 0o644)
 
 
@@ -143,22 +143,16 @@ def compiled(root: Path, sources: Iterable[tuple[str, bytes]]) -> Iterator[Item]
 
 def _compile(requests: IO[bytes], answers: IO[bytes], path: str, source: bytes) -> bytes:
     name = f"/{path}".encode()
-    try:
+    with suppress(BrokenPipeError):  # then there is no answer either
         requests.write(struct.pack("<II", len(name), len(source)) + name + source)
         requests.flush()
-    except BrokenPipeError:
-        raise _failed() from None
     header = answers.read(4)
     if len(header) != 4:
-        raise _failed()
+        raise BytecodeError(
+            "the pinned interpreter that makes the byte code ended early",
+            hint=f"check that this machine can run Linux x86-64 programs; or {TMPDIR}",
+        )
     return answers.read(int.from_bytes(header, "little"))
-
-
-def _failed() -> BytecodeError:
-    return BytecodeError(
-        "the pinned interpreter that makes the byte code ended early",
-        hint=f"check that this machine can run Linux x86-64 programs; or {TMPDIR}",
-    )
 
 
 def cached(path: str) -> str:

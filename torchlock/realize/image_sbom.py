@@ -1,14 +1,14 @@
 """The image's bill of materials, from the locks alone.
 
-Format: CycloneDX 1.5 JSON (ECMA-424), with package URLs; no time and no serial number, so that
-the same locks give the same document.
+Format: CycloneDX 1.5 JSON (ECMA-424), with package URLs (ECMA-427); no time and no serial number,
+so that the same locks give the same document.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from torchlock.lock import Package
 from torchlock.oci.layout import Document, document
@@ -51,7 +51,7 @@ def _component(name: str, version: str, purl: str, sha256: str, url: str) -> dic
 
 
 def _wheel(package: Package) -> dict[str, Any]:
-    purl = f"pkg:pypi/{package.name}@{quote(package.version)}?file_name={quote(package.filename)}"
+    purl = _purl("pypi", package.name, package.version, file_name=package.filename)
     return _component(package.name, package.version, purl, package.sha256, package.url)
 
 
@@ -59,16 +59,27 @@ def _conda(package: Package) -> dict[str, Any]:
     channel, subdir, filename = package.url.rsplit("/", 2)
     kind = "conda" if filename.endswith(".conda") else "tar.bz2"
     build = package.filename.removesuffix(f".{kind}").rpartition("-")[2]
-    purl = (
-        f"pkg:conda/{quote(package.name)}@{quote(package.version)}?build={quote(build)}"
-        f"&channel={quote(channel, safe=':/')}&subdir={subdir}&type={kind}"
-    )
+    purl = _purl(
+        "conda", package.name, package.version,
+        build=build, channel=urlsplit(channel).path.strip("/"), subdir=subdir, type=kind,
+    )  # fmt: skip
     return _component(package.name, package.version, purl, package.sha256, package.url)
 
 
 def _deb(package: DebPackage, rootfs: RootfsLock) -> dict[str, Any]:
-    purl = (
-        f"pkg:deb/debian/{quote(package.name)}@{quote(package.version)}"
-        f"?arch={package.architecture}&distro={rootfs.codename}"
-    )
+    purl = _purl(
+        "deb/debian", package.name, package.version,
+        arch=package.architecture, distro=rootfs.codename,
+    )  # fmt: skip
     return _component(package.name, package.version, purl, package.sha256, package.url)
+
+
+def _purl(kind: str, name: str, version: str, **qualifiers: str) -> str:
+    """Return a package URL; `kind` is its type, with the namespace where there is one."""
+    pairs = "&".join(f"{key}={_encoded(value)}" for key, value in sorted(qualifiers.items()))
+    return f"pkg:{kind}/{_encoded(name)}@{_encoded(version)}?{pairs}"
+
+
+def _encoded(text: str) -> str:
+    """Encode all but letters, digits, `.-_~` and the colon, which is not encoded anywhere."""
+    return quote(text, safe=":")

@@ -69,7 +69,7 @@ def wheel_items(path: Path) -> Iterator[Item]:
             if _written_by_installers(file, wheel.dist_info):
                 continue
             item = _item(path, wheel, file, members[file.member])
-            record.append(_row(file, item))
+            record.append(_row(wheel, file, item))
             yield item
         yield from _installed(wheel, record)
 
@@ -82,8 +82,8 @@ def _written_by_installers(file: WheelFile, dist_info: str) -> bool:
 def _item(path: Path, wheel: Wheel, file: WheelFile, raw: RawMember) -> Item:
     where = _place(wheel, file)
     mode = 0o755 if file.entry.executable else 0o644
-    if file.scheme == "scripts" and file.entry.opens is not None:
-        with file.entry.opens() as stream:
+    if file.scheme == "scripts":
+        with wheel.open(file) as stream:
             return file_item(where, _with_interpreter(stream.read()), mode)
     if raw.size == 0:
         return file_item(where, b"", mode)
@@ -113,21 +113,19 @@ def _with_interpreter(script: bytes) -> bytes:
     return script
 
 
-def _row(file: WheelFile, item: Item) -> tuple[str, str, str]:
+def _row(wheel: Wheel, file: WheelFile, item: Item) -> tuple[str, str, str]:
     contents = item.contents
-    if isinstance(contents, Stream):
-        digest = bytes.fromhex(file.entry.sha256) if file.entry.sha256 else _hashed(file)
-        size = contents.size
-    else:
+    if isinstance(contents, bytes):
         digest, size = hashlib.sha256(contents).digest(), len(contents)
+    else:
+        digest = bytes.fromhex(file.entry.sha256) if file.entry.sha256 else _hashed(wheel, file)
+        size = item.member.size
     return _record_path(item.member.path), _encoded(digest), str(size)
 
 
-def _hashed(file: WheelFile) -> bytes:
+def _hashed(wheel: Wheel, file: WheelFile) -> bytes:
     digest = hashlib.sha256()
-    if file.entry.opens is None:
-        raise LayerError(f"{file.member} has no contents")
-    with file.entry.opens() as stream:
+    with wheel.open(file) as stream:
         while chunk := stream.read(1 << 20):
             digest.update(chunk)
     return digest.digest()

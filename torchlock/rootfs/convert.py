@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -133,29 +133,35 @@ class Rootfs:
             return None
         if file.kind != "directory":
             other = self._owners.setdefault(path, owner)
-            if other != owner or path in self.kept:
+            if other != owner:
                 raise ConvertError(f"{other} and {owner} both carry {path}")
-        if file.kind == "file":
-            self._keep(path, file.contents)
         target = merged(file.target) if file.kind == "link" else file.target
-        member = Member(path, file.kind, file.mode, len(file.contents), target, file.uid, file.gid)
-        return Item(member, file.contents)
+        member = Member(path, file.kind, file.mode, file.size, target, file.uid, file.gid)
+        if file.kind != "file":
+            return Item(member)
+        note = self._note_of(path)
+        if note is None:
+            return Item(member, file)  # read by whoever writes it, in pieces
+        contents = file.read()
+        note(path, contents)
+        return Item(member, contents)
 
-    def _keep(self, path: str, contents: bytes) -> None:
+    def _note_of(self, path: str) -> Callable[[str, bytes], None] | None:
+        """Return what notes a file that the configuration needs to know, None for the others."""
         if path.startswith("etc/"):
-            self.md5[f"/{path}"] = hashlib.md5(contents, usedforsecurity=False).hexdigest()
-        if (
-            path.startswith((CERTIFICATES, "usr/share/base-passwd/"))
-            or path in _TEMPLATES.values()
-            or path == "usr/share/zoneinfo/Etc/UTC"
-        ):
-            self.kept[path] = contents
-        elif path.startswith("usr/lib/python3.") and path.endswith(".py"):
-            self.sources[path] = contents
-        if contents.startswith(b"\x7fELF"):
-            soname = ldcache.soname(contents) if ldcache.is_library_path(path) else ""
-            if soname:
-                self.libraries[path] = soname
+            return self._note_md5
+        if path.startswith((CERTIFICATES, "usr/share/base-passwd/")) or path in _TEMPLATES.values():
+            return self.kept.__setitem__
+        if path.startswith("usr/lib/python3.") and path.endswith(".py"):
+            return self.sources.__setitem__
+        return self._note_library if ldcache.is_library_path(path) else None
+
+    def _note_md5(self, path: str, contents: bytes) -> None:
+        self.md5[f"/{path}"] = hashlib.md5(contents, usedforsecurity=False).hexdigest()
+
+    def _note_library(self, path: str, contents: bytes) -> None:
+        if soname := ldcache.soname(contents):
+            self.libraries[path] = soname
 
     def configuration_items(self, lock: RootfsLock) -> Iterator[Item]:
         """Yield what maintainer scripts would have made, sorted by path.
