@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from invoke.context import Context
@@ -23,7 +24,7 @@ from torchlock.artifacts import default_store, fetch
 from torchlock.check import check_lock
 from torchlock.doctor.__main__ import main as run_doctor
 from torchlock.errors import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, TorchlockError
-from torchlock.files import write_atomically
+from torchlock.files import absolute, write_atomically
 from torchlock.lock import read_lock
 from torchlock.mirrors import index_mirrors
 from torchlock.nixpkgs import move_pin
@@ -41,6 +42,7 @@ from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import image_source, record_layers
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import read_marker
+from torchlock.realize.place import named_prefix
 from torchlock.realize.prefix import MadePrefix, make_prefix
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import read_records, write_records
@@ -48,7 +50,6 @@ from torchlock.records import record as record_trees
 from torchlock.report import print_table, write_json
 from torchlock.repository import this_repository
 from torchlock.rootfs.lock import relock_rootfs
-from torchlock.userconfig import named_prefix
 from validation.checks import CHECKS
 
 INTERRUPTED = 130
@@ -60,11 +61,21 @@ def _say(message: str) -> None:
 
 
 def verb(body: Callable[..., int]) -> Any:
-    """Make a task of a function that returns an exit code and may raise `TorchlockError`."""
+    """Make a task of a function that returns an exit code and may raise `TorchlockError`.
+
+    An argument that is the empty string is refused, unless that is its default.
+    """
+
+    defaults = {p.name: p.default for p in inspect.signature(body).parameters.values()}
 
     @functools.wraps(body)
     def run(context: Context, *args: Any, **options: Any) -> None:
         try:
+            for name, value in options.items():
+                if value == "" and defaults.get(name) != "":
+                    raise TorchlockError(
+                        f"{name} is given, but empty", hint="is a variable in the command not set?"
+                    )
             code = body(context, *args, **options)
         except TorchlockError as error:
             _say(f"error: {error}")
@@ -167,7 +178,7 @@ def record(_: Context) -> int:
 @verb
 def env(
     _: Context,
-    prefix: str = str(DEFAULT_PREFIX),
+    prefix: str | None = None,
     name: str | None = None,
     foundation: str | None = None,
     link_scripts: bool = False,
@@ -175,23 +186,30 @@ def env(
 ) -> int:
     """Make the locked environment at PREFIX, or complete, repair or update it; then verify it.
 
-    FOUNDATION is venv (a CPython 3.11 of this host), conda, or auto: conda where its packages
-    can be had; by default what PREFIX has, else venv. --name puts it among conda's own
-    environments. --link-scripts runs the conda packages' link scripts that were not run yet.
+    PREFIX is by default ./env; --name puts it among conda's own environments. FOUNDATION is
+    venv (a CPython 3.11 of this host), conda, or auto: conda where its packages can be had; by
+    default what PREFIX has, else venv. --link-scripts runs the conda packages' link scripts that
+    were not run yet.
     """
-    if name and prefix != str(DEFAULT_PREFIX):
+    if name is not None and prefix is not None:
         raise TorchlockError("--name and --prefix name two places", hint="give one of them")
-    asked = named_prefix(name) if name else Path(prefix)
+    asked = Path(prefix or DEFAULT_PREFIX) if name is None else named_prefix(name)
     made = _make(asked, foundation, link_scripts=link_scripts)
+    is_conda = isinstance(made, MadePrefix)
     write_json(
         json,
-        {"prefix": str(made.prefix), "installed": made.installed, "tree": made.verdict.tree},
+        {
+            "prefix": str(made.prefix),
+            "foundation": "conda" if is_conda else "venv",
+            "installed": made.installed,
+            "tree": made.verdict.tree,
+        },
     )
     _say(f"tree {made.verdict.tree}")
     _say(f"{made.prefix} is what the lock says{'' if made.installed else '; nothing to do'}")
-    activate = "conda activate" if isinstance(made, MadePrefix) else "source"
-    place = made.prefix if isinstance(made, MadePrefix) else made.prefix / "bin" / "activate"
-    _say(f"  next: {activate} {place}")
+    activate = "conda activate" if is_conda else "source"
+    place = made.prefix if is_conda else made.prefix / "bin" / "activate"
+    _say(f"  next: {activate} {quote(str(place))}")
     return HOLDS
 
 
@@ -199,7 +217,7 @@ def _make(
     prefix: Path, foundation: str | None = None, *, link_scripts: bool = False
 ) -> Made | MadePrefix:
     repository, store = this_repository(), default_store()
-    locked, platform, place = read_lock(repository.lock), host_platform(), prefix.absolute()
+    locked, platform, place = read_lock(repository.lock), host_platform(), absolute(prefix)
     if foundation is None:
         marker = read_marker(place)
         foundation = marker.foundation if marker else "venv"
@@ -242,11 +260,11 @@ def validate(
             "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
         )
     arguments = ["--only", *_checks(only)] if only else []
-    realization = find_realization(Path(prefix).absolute() if prefix else None)
+    realization = find_realization(absolute(Path(prefix)) if prefix else None)
     realization = realization or _default_realization()
     arguments += ["--nnodes", str(nnodes), "--node-rank", str(node_rank)]
     arguments += ["--rdzv-endpoint", rdzv_endpoint] if rdzv_endpoint else []
-    arguments += ["--json", str(Path(json).absolute()) if json != "-" else json] if json else []
+    arguments += ["--json", str(absolute(Path(json))) if json != "-" else json] if json else []
     flags = {"--record": record, "--replace": replace, "--identify": identify}
     arguments += [flag for flag, given in flags.items() if given]
     before = _identity(json)
@@ -271,7 +289,7 @@ def _checks(only: str) -> list[str]:
 
 def _default_realization() -> Realization:
     """Return the environment in ./env as it stands, made first where it is not complete."""
-    place = DEFAULT_PREFIX.absolute()
+    place = absolute(DEFAULT_PREFIX)
     marker = read_marker(place)
     lock_digest = read_lock(this_repository().lock).digest
     if not (marker and marker.complete and marker.lock == lock_digest):
@@ -318,7 +336,7 @@ def doctor(
     FILE or --error TEXT. --save FILE keeps the evidence, without names and addresses.
     """
     here = DEFAULT_PREFIX / "bin" / "python"
-    looked_at = python or (str(here.absolute()) if here.exists() else None)
+    looked_at = python or (str(absolute(here)) if here.exists() else None)
     return run_doctor(
         _options(evidence=evidence, error=error, save=save, python=looked_at, json=json)
     )

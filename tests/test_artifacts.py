@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import requests
 
 from tests.support.children import start, wait_until
 from tests.support.disks import read_only, small_disk
@@ -319,8 +320,29 @@ def test_credentials_are_never_shown(store, server, data, place):
     assert "user" not in error.message
 
 
-def test_an_at_sign_in_a_path_is_no_credential():
-    assert artifacts._public("http://u:p@host/@scope/x.whl?a=b") == "http://host/@scope/x.whl"
+@pytest.mark.parametrize(
+    "place", ["{url}/t/tk-sesame/gone.whl", "http://127.0.0.1:9/t/tk-sesame/x.whl",
+              "h.example/t/tk-sesame/x.whl", "ftp://h.example/t/tk-sesame/x.whl"],
+)  # fmt: skip
+def test_a_channels_token_is_never_shown(store, server, data, place):
+    url = place.format(url=server.url)
+    error = fault([locked("demo", data, NOWHERE)], store, mirrors=lambda a: {a[0].sha256: [url]})
+    assert "sesame" not in str(error)
+    assert "/t/<TOKEN>/" in error.message
+
+
+@pytest.mark.parametrize("place", ["h.example/x.whl", "oci://h.example/x.whl", "http://[h/x.whl"])
+def test_what_is_no_url_is_tried_once(store, server, data, monkeypatch, place):
+    asked = []
+    get = requests.Session.get
+    monkeypatch.setattr(
+        requests.Session, "get", lambda self, url, **k: asked.append(url) or get(self, url, **k)
+    )
+    gone = locked("demo", data, f"{server.url}/gone")
+    error = fault([gone], store, mirrors=lambda a: {a[0].sha256: [place]})
+    assert asked[0] == place
+    assert len(asked) == 2
+    assert f"{place}: is no URL that can be fetched" in error.message
 
 
 def test_a_corrupted_file_in_the_store_is_replaced(store, server, served, data):

@@ -88,6 +88,7 @@ def test_unquoted_all_digit_hash_is_named():
         ({"url": "alpha-1.0-py3-none-any.whl"}, "not the URL of a file"),
         ({"url": "ftp://index.example/alpha-1.0-py3-none-any.whl"}, "not the URL of a file"),
         ({"url": "https://me:secret@index.example/alpha-1.0-py3-none-any.whl"}, "credentials"),
+        ({"url": "https://index.example/t/tk-1/alpha-1.0-py3-none-any.whl"}, "credentials"),
         ({"url": 'https://index.example/"/alpha-1.0-py3-none-any.whl'}, "no URL has"),
         ({"url": "https://index.example/alpha-1.0.tar.gz"}, "is no wheel"),
         ({"url": "https://index.example/beta-1.0-py3-none-any.whl"}, "a wheel of beta 1.0"),

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.support.index import write_condarc, write_index
+from tests.support.index import CHANNEL, write_condarc, write_index
 from tests.support.server import Served
 from tests.support.wheels import build_wheel
 from torchlock import relock, userconfig
@@ -153,6 +154,39 @@ def test_an_unreachable_channel_is_named_with_where_to_point_it(repository, stor
     with pytest.raises(TorchlockError, match=r"127\.0\.0\.1:9") as caught:
         relock.relock(repository, store)
     assert ".condarc" in caught.value.hint
+
+
+def test_a_channels_credentials_are_neither_shown_nor_locked(repository, store, tmp_path, files):
+    (tmp_path / "condarc").write_text(
+        "custom_channels:\n  conda-forge: http://user:sesame@127.0.0.1:9/t/tk-sesame/base\n"
+    )
+    with pytest.raises(
+        TorchlockError, match=r"127\.0\.0\.1:9/base/t/<TOKEN>/conda-forge"
+    ) as caught:
+        relock.relock(repository, store)
+    assert "sesame" not in str(caught.value)
+
+
+@pytest.mark.parametrize("secret", ["user:sesame@h.example", "h.example/t/tk-sesame"])
+def test_a_channel_that_is_given_with_credentials_is_refused(repository, store, secret):
+    channel = f"https://{secret}/mine"
+    repository.environment.write_text(ENVIRONMENT.replace("conda-forge]", f"'{channel}']"))
+    with pytest.raises(TorchlockError, match="is given with credentials") as caught:
+        relock.relock(repository, store)
+    assert "sesame" not in str(caught.value)
+    assert not repository.lock.exists()
+
+
+def test_an_index_read_with_credentials_is_locked_without(
+    repository, store, tmp_path, server, files
+):
+    shutil.copytree(CHANNEL, files / "t" / "tk-sesame" / CHANNEL.name)
+    address = server.url.removeprefix("http://")
+    (tmp_path / "condarc").write_text(f"channel_alias: http://user:sesame@{address}/t/tk-sesame\n")
+    relock.relock(repository, store)
+    text = repository.lock.read_text()
+    assert "sesame" not in text
+    assert "127.0.0.1" not in text.partition("manager: pip")[0]
 
 
 def faults(repository: Repository) -> dict[str, str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -164,6 +165,64 @@ def test_a_name_and_a_prefix_are_two_places(tmp_path):
     done = invoke("env", "--name", "pt27", "--prefix", str(tmp_path))
     assert done.returncode == 2
     assert "name two places" in done.stderr
+
+
+def test_a_name_and_the_default_prefix_are_two_places():
+    done = invoke("env", "--name", "pt27", "--prefix", "env")
+    assert done.returncode == 2
+    assert "name two places" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("env", "--name", ""), ("validate", "--prefix", ""), ("validate", "--json", ""),
+     ("lock", "--nixpkgs", ""), ("verify", "", "signers")],
+    ids=" ".join,
+)  # fmt: skip
+def test_what_an_unset_variable_gives_is_refused(words, clone):
+    done = invoke(*words, cwd=clone)
+    assert done.returncode == 2
+    assert "is given, but empty" in done.stderr
+    assert not (clone / "env").exists()
+
+
+@pytest.mark.parametrize("name", ["a:b", "a\nb"])
+def test_a_prefix_that_could_not_work_is_refused_before_anything_is_written(tmp_path, name):
+    done = invoke("env", "--prefix", str(tmp_path / name), TORCHLOCK_CACHE=str(tmp_path / "store"))
+    assert done.returncode == 2
+    assert "cannot be a venv prefix" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_prefix_of_bytes_that_are_no_text_is_refused(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-m", "invoke", "env", "--prefix", bytes(tmp_path) + b"/a\xff"],
+        cwd=ROOT, capture_output=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert b"cannot be a venv prefix: '\\udcff'" in done.stderr
+    assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("verb", ["env", "validate"])
+def test_a_loop_of_links_is_no_place(tmp_path, verb):
+    (tmp_path / "loop").symlink_to("loop")
+    done = invoke(verb, "--prefix", str(tmp_path / "loop"))
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    assert "next: " in done.stderr
+    assert verb == "validate" or "Too many levels of symbolic links" in done.stderr
+
+
+def test_a_command_to_type_next_can_be_typed(tmp_path):
+    place = tmp_path / "it's a place"
+    place.mkdir()
+    done = invoke("validate", "--prefix", str(place))
+    command = done.stderr.partition("next: make one with: ")[2].splitlines()[0]
+    assert shlex.split(command) == ["invoke", "env", "--prefix", str(place)]
+    done = invoke("load", "--out", str(place))
+    command = done.stderr.partition("next: ")[2].splitlines()[0]
+    assert shlex.split(command)[:4] == ["invoke", "image", "--out", str(place)]
 
 
 def test_a_check_that_does_not_exist_is_refused_before_anything_is_read(tmp_path):

@@ -17,7 +17,6 @@ import contextlib
 import errno
 import hashlib
 import os
-import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,10 +31,12 @@ import urllib3
 from filelock import FileLock
 
 from torchlock.errors import TorchlockError
+from torchlock.files import absolute
 from torchlock.http import new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
+from torchlock.urls import public
 
 RECEIVED = 1 << 16
 """Bytes received at a time: what a broken connection loses and Ctrl-C waits for."""
@@ -49,6 +50,11 @@ BACKOFF = 0.5
 PARALLEL = 6
 RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 VANISHED_STATUS = frozenset({404, 410})
+NO_URL = (
+    requests.exceptions.MissingSchema,
+    requests.exceptions.InvalidSchema,
+    requests.exceptions.InvalidURL,
+)
 REFUSED_STATUS = frozenset({401, 403, 407, 451})
 
 
@@ -127,7 +133,7 @@ def default_store() -> Store:
     """Return the store in `TORCHLOCK_CACHE`, or in the user's cache directory."""
     configured = os.environ.get("TORCHLOCK_CACHE")
     root = Path(configured) if configured else Path(platformdirs.user_cache_dir("torchlock"))
-    return Store(root.expanduser().absolute())
+    return Store(absolute(root.expanduser()))
 
 
 def fetch(
@@ -137,10 +143,12 @@ def fetch(
     mirrors: Callable[[Sequence[Artifact]], Mirrors] = lambda _: {},
     progress: Progress = silent,
     reading: Reading | None = None,
+    settings: str = "index settings",
 ) -> list[Path]:
     """Make sure every artifact is in the store and verified; return their paths in order.
 
-    `mirrors` is asked once, only for what is missing. Downloads run in parallel and resume
+    `mirrors` is asked once, only for what is missing; `settings` are the user's that it goes by,
+    in words. Downloads run in parallel and resume
     where an earlier one stopped. What is there is hashed, or judged by `reading`. Raises
     `ArtifactError` naming the artifact when one cannot be had: no network, a vanished URL, wrong
     contents, a full disk, a store that cannot be written. What was complete before the fault
@@ -153,7 +161,7 @@ def fetch(
     missing = [artifact for artifact, path in have.items() if path is None]
     if missing:
         _prepare(store)
-        have.update(_download_all(missing, store, mirrors(missing), progress))
+        have.update(_download_all(missing, store, mirrors(missing), progress, settings))
     return [path for artifact in wanted if (path := have[artifact]) is not None]
 
 
@@ -175,12 +183,14 @@ def _not_writable(store: Store, error: OSError) -> ArtifactError:
 
 
 def _download_all(
-    missing: list[Artifact], store: Store, mirrors: Mirrors, progress: Progress
+    missing: list[Artifact], store: Store, mirrors: Mirrors, progress: Progress, settings: str
 ) -> dict[Artifact, Path]:
     stop = threading.Event()
     done: dict[Artifact, Path] = {}
     with progress("fetching", len(missing)) as report, ThreadPoolExecutor(PARALLEL) as pool:
-        downloads = [_Download(a, store, mirrors.get(a.sha256, ()), stop, report) for a in missing]
+        downloads = [
+            _Download(a, store, mirrors.get(a.sha256, ()), settings, stop, report) for a in missing
+        ]
         try:
             jobs = {pool.submit(d.run): d for d in downloads}
             for job in as_completed(jobs):
@@ -211,6 +221,7 @@ class _Download:
     artifact: Artifact
     store: Store
     mirrors: Sequence[str]
+    settings: str
     stop: threading.Event
     report: Report
     _answer: requests.Response | None = None
@@ -266,16 +277,16 @@ class _Download:
             )
         if any("refuses" in fault for fault in faults):
             return (
-                "check credentials (.netrc), proxy and index settings; a file that is gone may be "
-                "answered so, too: then lock another version with: invoke lock --upgrade "
+                f"check credentials (.netrc), proxy and {self.settings}; a file that is gone may "
+                "be answered so, too: then lock another version with: invoke lock --upgrade "
                 + self.artifact.label.split()[0]
             )
         if any("is gone" in fault for fault in faults):
             return (
-                "try again, or point your index setting at a mirror that has it; else lock "
+                f"try again, or point your {self.settings} at a mirror that has it; else lock "
                 "another version: invoke lock --upgrade " + self.artifact.label.split()[0]
             )
-        return "check the network, proxy and index settings, then run the same command again"
+        return f"check the network, proxy and {self.settings}, then run the same command again"
 
     def _try_url(self, url: str) -> str | None:
         """Download from one URL; return None when complete and verified, else the fault."""
@@ -288,22 +299,22 @@ class _Download:
             except _WrongContents as wrong:
                 self._partial.unlink(missing_ok=True)
                 fault = (
-                    f"{_public(url)} serves sha256 {wrong.actual}, "
+                    f"{public(url)} serves sha256 {wrong.actual}, "
                     f"the lock says {self.artifact.sha256}"
                 )
                 if not wrong.resumed:  # else the fault may lie in what was there: start anew
                     return fault
             except requests.HTTPError as error:
                 status = error.response.status_code
-                fault = f"{_public(url)} {_meaning(status)} (HTTP {status})"
+                fault = f"{public(url)} {_meaning(status)} (HTTP {status})"
                 pause = retry_after(error.response)
                 if status not in RETRIED_STATUS:
                     return fault
             except requests.RequestException as error:
                 if self.stop.is_set():
                     raise _Stopped from None
-                fault = f"{_public(url)}: {_reason(error)}"
-                if _is_distrust(error):
+                fault = f"{public(url)}: {_reason(error)}"
+                if _is_distrust(error) or isinstance(error, NO_URL):
                     return fault
             have = self._partial.stat().st_size if self._partial.exists() else 0
             failures = 1 if have > reached else failures + 1
@@ -406,11 +417,6 @@ def _meaning(status: int) -> str:
     return "refuses it" if status in REFUSED_STATUS else "cannot be had now"
 
 
-def _public(text: str) -> str:
-    """The text with every URL in it cleared of credentials and query, fit to be shown."""
-    return re.sub(r"\?[^\s\"']*", "", re.sub(r"//[^/\s]*@", "//", text))
-
-
 def _is_distrust(error: requests.RequestException) -> bool:
     """Whether the certificate was refused; other TLS faults are those of a connection."""
     return isinstance(error, requests.exceptions.SSLError) and "certificate" in str(error).lower()
@@ -423,10 +429,12 @@ def _reason(error: requests.RequestException) -> str:
         return f"the certificate is not trusted ({_last_cause(error)})"
     if isinstance(error, requests.Timeout):
         return "no answer in time"
+    if isinstance(error, NO_URL):
+        return f"is no URL that can be fetched ({_last_cause(error)})"
     return f"cannot be reached ({_last_cause(error)})"
 
 
 def _last_cause(error: BaseException) -> str:
     while error.__cause__ or error.__context__:
         error = error.__cause__ or error.__context__ or error
-    return _public(str(error)) or type(error).__name__
+    return public(str(error)) or type(error).__name__

@@ -48,3 +48,11 @@ def write_atomically(path: Path, contents: bytes) -> None:
 def is_ours_alone(status: os.stat_result) -> bool:
     """Say whether a file belongs to this user and no other can write it."""
     return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+
+
+def absolute(path: Path) -> Path:
+    """Return a path from the root on, without `.` and `..`; symbolic links stay as they are.
+
+    `a/../b` becomes `b`, as it does in shells and in conda.
+    """
+    return Path(os.path.abspath(path))  # noqa: PTH100 - pathlib leaves `..` in, or resolves links

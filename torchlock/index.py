@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from torchlock.lock import PYTHON_VERSION
+from torchlock.urls import public
 from torchlock.uv import uv_command, uv_environment
 
 if sys.version_info >= (3, 11):
@@ -59,5 +60,7 @@ def resolve(
             command, env=uv_environment(index=True), capture_output=True, text=True, check=False
         )
         if done.returncode:
-            raise UnresolvedError(done.stderr.strip(), answered=done.returncode == NO_RESOLUTION)
+            raise UnresolvedError(
+                public(done.stderr.strip()), answered=done.returncode == NO_RESOLUTION
+            )
         return list(tomllib.loads(output.read_text()).get("packages", ()))

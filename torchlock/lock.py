@@ -25,6 +25,7 @@ from packaging.utils import (
 from packaging.version import InvalidVersion, Version
 
 from torchlock.errors import TorchlockError
+from torchlock.urls import is_public
 
 Manager = Literal["conda", "pip"]
 
@@ -152,13 +153,16 @@ def parse_lock(text: str, name: str = "conda-lock.yml") -> Lock:
     rows = _field(content, "package", list, name)
     packages = tuple(_package(row, i, name, platforms) for i, row in enumerate(rows))
     _check_unique(packages, name)
+    channels = tuple(
+        str(c["url"] if isinstance(c, dict) and "url" in c else c)
+        for c in _field(metadata, "channels", list, f"{name}: metadata")
+    )
+    for channel in channels:
+        _check_public(channel, f"{name}: metadata")
     return Lock(
         packages=packages,
         platforms=platforms,
-        channels=tuple(
-            c["url"] if isinstance(c, dict) and "url" in c else str(c)
-            for c in _field(metadata, "channels", list, f"{name}: metadata")
-        ),
+        channels=channels,
         sources=tuple(_strings(metadata, "sources", f"{name}: metadata")),
         content_hash=dict(_field(metadata, "content_hash", dict, f"{name}: metadata")),
     )
@@ -246,7 +250,11 @@ def _check_url(url: str, where: str) -> None:
     parts = urlsplit(url)
     if parts.scheme not in ("https", "http", "file") or not parts.path.strip("/"):
         raise LockError(f"{where}: {url!r} is not the URL of a file", hint=_RESTORE)
-    if parts.username or parts.password:
+    _check_public(url, where)
+
+
+def _check_public(url: str, where: str) -> None:
+    if not is_public(url):
         raise LockError(
             f"{where}: the URL carries credentials, which a lock must not",
             hint="take them out; put them into .netrc or your client's configuration",

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from torchlock.artifacts import ArtifactError, default_store
@@ -76,7 +77,7 @@ def _holds_torch(prefix: Path) -> bool:
 
 
 def _in_nix_store(prefix: Path) -> bool:
-    parts = prefix.resolve().parts
+    parts = Path(os.path.realpath(prefix)).parts  # a loop of links is no fault
     return any(above == "store" and _STORE_NAME.fullmatch(part) for above, part in pairwise(parts))
 
 
@@ -203,9 +204,9 @@ def _judge_conda(lock: Lock, prefix: Path, records: Records) -> tuple[CondaVerdi
 def _repair(realization: Realization) -> str:
     """What to type when files differ: `invoke env` puts right only what it made."""
     if (realization.prefix / MARKER).is_file():
-        return f"invoke env --prefix {realization.prefix}"
+        return f"invoke env --prefix {quote(str(realization.prefix))}"
     if realization.foundation == "nix":
-        return f"nix store repair --recursive {realization.prefix.resolve()}"
+        return f"nix store repair --recursive {quote(str(realization.prefix.resolve()))}"
     return "make it again with what made it, or one that can be repaired: invoke env --prefix DIR"
 
 
@@ -220,5 +221,5 @@ def _run_inside(
     except OSError as error:
         raise TorchlockError(
             f"{realization.python} cannot be started: {error.strerror}",
-            hint=f"invoke env --prefix {realization.prefix}",
+            hint=f"invoke env --prefix {quote(str(realization.prefix))}",
         ) from None

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import rattler
 from packaging.utils import canonicalize_name
 
-from torchlock import userconfig
 from torchlock.artifacts import Store
+from torchlock.channels import channel_location
 from torchlock.errors import TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import Lock, LockError, Package, parse_lock, read_lock
@@ -96,9 +95,7 @@ def _halves(old: Lock | None, platform: str) -> tuple[Sequence[Package], Sequenc
 
 def _channel(name: str) -> ChannelLocation:
     canonical = rattler.Channel(name).base_url
-    if urlsplit(name).scheme:  # given as a URL: no alias applies
-        return ChannelLocation(canonical, canonical)
-    return ChannelLocation(canonical, userconfig.channel_location(name, canonical))
+    return ChannelLocation(canonical, channel_location(name, canonical))
 
 
 def changes(before: Sequence[Package], after: Sequence[Package]) -> list[Change]:

@@ -64,16 +64,11 @@ class Stamps:
     @classmethod
     def read(cls, path: Path) -> Stamps:
         """Return what is noted at `path`; nothing where it cannot be read or believed."""
-        try:
-            with path.open("rb") as stream:
-                status = os.fstat(stream.fileno())
-                if not is_ours_alone(status):
-                    return cls(path)
-                if stream.read(len(FORMAT)) != FORMAT:
-                    return cls(path)
+        with contextlib.suppress(OSError, struct.error), path.open("rb") as stream:
+            ours = is_ours_alone(os.fstat(stream.fileno()))
+            if ours and stream.read(len(FORMAT)) == FORMAT:
                 return cls(path, _ROW.iter_unpack(stream.read()))
-        except (OSError, struct.error):
-            return cls(path)
+        return cls(path)
 
     def digest(self, status: os.stat_result, began: int) -> str | None:
         """Return the sha256 of an unchanged file that was read, None when it must be read.

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 from packaging.utils import canonicalize_name
@@ -109,7 +110,7 @@ def find_site(prefix: Path) -> Site:
         raise TorchlockError(
             f"{prefix} holds no CPython {PYTHON_VERSION} environment: "
             f"{site_packages} does not exist",
-            hint=f"make one with: invoke env --prefix {prefix}",
+            hint=f"make one with: invoke env --prefix {quote(str(prefix))}",
         )
     return Site(prefix, site_packages)
 

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from types import MappingProxyType
 from typing import get_args
 
@@ -126,7 +127,7 @@ def verify_conda(
 ) -> CondaVerdict:
     """Compare a prefix with what the locked conda packages must have there.
 
-    `records` say what the stack accounts for, `written` what link scripts left (`left_by_scripts`).
+    `records` say what the stack accounts for, `written` what link scripts left (`contents_of`).
     Every file is read, unless a `reading` with stamps was begun; `present` is what `walk` finds in
     the prefix, where the caller has it. Raises `TorchlockError` when the prefix is no conda
     prefix; everything else is a finding.
@@ -134,7 +135,7 @@ def verify_conda(
     if not is_conda_prefix(prefix):
         raise TorchlockError(
             f"{prefix} is no conda prefix: it has no conda-meta",
-            hint=f"make one with: invoke env --foundation conda --prefix {prefix}",
+            hint=f"make one with: invoke env --foundation conda --prefix {quote(str(prefix))}",
         )
     reading = reading or Reading()
     try:

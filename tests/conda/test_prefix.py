@@ -342,7 +342,7 @@ def test_link_scripts_are_run_once_when_asked_for_and_their_files_reported(
     assert made.scripts == (SCRIPT,)
     assert made.conda.scripted == ()
     assert not (tmp_path / "demo/share/times").exists()
-    assert f"not run, as link scripts are only when asked for: {SCRIPT}" in said
+    assert f"not run, as link scripts are only with --link-scripts: {SCRIPT}" in said
     said.clear()
     made = world.make(tmp_path / "demo", scripted, link_scripts=True, say=said.append)
     assert (made.installed, made.scripts, made.conda.scripted) == (True, (), LEFT)

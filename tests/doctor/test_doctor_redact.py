@@ -64,6 +64,12 @@ def redacted(text, hosts=(), users=()):
     return redact(loose.read({"cmd": {"log": text}}), hosts, users).lines[0].text
 
 
+def test_no_channel_token_stays():
+    text = "CondaHTTPError: HTTP 403 for url <https://h.example/t/tk-12-ab/forge/noarch/p.conda>"
+    assert redacted(text) == text.replace("tk-12-ab", "<TOKEN>")
+    assert redacted("/usr/share/t/file") == "/usr/share/t/file"
+
+
 PLACES = ["{}", "inet6 {}/64 scope", "[{}]:29500", "src:{}", "{}%eth0", "to {}.", "from {}: no",
           "MASTER_ADDR={}", "{}, {}", "tcp://[{}]:1", "({})", "{}.29500"]  # fmt: skip
 

@@ -26,6 +26,7 @@ _DOCUMENTATION = ipaddress.IPv6Network("2001:db8::/32")
 _SERIAL = re.compile(r"(serial(?: number)?\s*[:=]\s*)([\w-]{4,})", re.I)
 _HOME = re.compile(r"(/(?:home|Users|scratch/users|export/home)/)([^/\s:'\"]+)")
 _CREDENTIALS = re.compile(r"(://)[^/\s@]+@")
+_CHANNEL_TOKEN = re.compile(r"(://[^\s\"']*/t/)[^/\s\"'<>]+")
 _EMAIL = re.compile(r"\b[\w.+-]+@[\w-]+\.[\w.-]+\b")
 _HOST_VARIABLES = (
     "HOSTNAME", "HOST", "NODE_NAME", "MASTER_ADDR", "PBS_O_HOST", "LSB_HOSTS", "SLURMD_NODENAME",
@@ -197,6 +198,7 @@ def _cleaner(
 
     def clean(text: str) -> str:
         text = _CREDENTIALS.sub(r"\1user:password@", text)
+        text = _CHANNEL_TOKEN.sub(r"\1<TOKEN>", text)
         text = _EMAIL.sub("user@example", text)
         text = _UUID.sub(lambda m: f"{m[1]}-{uuid(m[2])}", text)
         text = _MAC.sub(lambda m: mac(m[0]), text)

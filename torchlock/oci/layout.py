@@ -16,6 +16,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any
 
 from filelock import FileLock, Timeout
@@ -273,7 +274,7 @@ class Layout:
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise LayoutError(
                 f"{self.root}/index.json is damaged ({type(error).__name__}: {error})",
-                hint=f"remove it and render again: invoke image --out {self.root}",
+                hint=f"remove it and render again: invoke image --out {quote(str(self.root))}",
             ) from None
 
     def find(self, tag: str) -> Descriptor:
@@ -282,7 +283,8 @@ class Layout:
             if _name(row) == tag:
                 return row
         raise LayoutError(
-            f"{self.root} has no image {tag}", hint=f"invoke image --out {self.root} --tag {tag}"
+            f"{self.root} has no image {tag}",
+            hint=f"invoke image --out {quote(str(self.root))} --tag {quote(tag)}",
         )
 
     def read(self, descriptor: Descriptor) -> bytes:
@@ -305,7 +307,7 @@ class Layout:
         except (KeyError, TypeError, ValueError):
             raise LayoutError(
                 f"{self.root}: {descriptor['digest']} is no image manifest",
-                hint=f"invoke image --out {self.root}",
+                hint=f"invoke image --out {quote(str(self.root))}",
             ) from None
         return dict(content)
 

@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, cast
 from uuid import uuid4
 
@@ -56,7 +57,7 @@ def load(layout: Layout, tag: str, engine: str = "") -> Loaded:
         if not layout.has(row["digest"], int(row["size"])):
             raise LoadError(
                 f"{layout.root} lacks the blob {row['digest']} of {tag}, or it is cut short",
-                hint=f"invoke image --out {layout.root} --tag {tag}",
+                hint=f"invoke image --out {quote(str(layout.root))} --tag {quote(tag)}",
             )
     routes = {"podman": _podman, "docker": _docker, "ctr": _containerd}
     return routes[chosen](layout, tag, descriptor)

@@ -58,6 +58,7 @@ def fetch_foundation(
         mirrors=lambda missing: _mirrors_of(lock, missing),
         progress=progress,
         reading=reading,
+        settings="channel settings (.condarc)",
     )
     for package, path in zip(packages, paths, strict=True):
         _check_md5(package, path)

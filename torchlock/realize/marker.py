@@ -17,6 +17,7 @@ from torchlock.files import write_atomically
 
 NAME = "torchlock.json"
 FORMAT = 1
+ELSEWHERE = "choose another place: invoke env --prefix DIR"
 
 
 @dataclass(frozen=True)
@@ -40,11 +41,20 @@ class Marker:
 def read_marker(prefix: Path) -> Marker | None:
     """Return the marker of a prefix, or None when the prefix is absent or empty.
 
-    Raises `TorchlockError` when the prefix holds something that torchlock did not make.
+    Raises `TorchlockError` when the prefix holds something that torchlock did not make, or
+    cannot be looked into.
     """
     path = prefix / NAME
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        data = _read(prefix)
+    except NotADirectoryError:
+        raise TorchlockError(f"{prefix} is not a directory", hint=ELSEWHERE) from None
+    except OSError as error:
+        raise TorchlockError(f"{path} cannot be read: {error.strerror}", hint=ELSEWHERE) from None
+    if data is None:
+        return None
+    try:
+        content = json.loads(data)
         if content.pop("format") != FORMAT:
             raise ValueError("another format")
         lists = {key: tuple(content.get(key, ())) for key in ("wheels", "scripts")}
@@ -55,21 +65,22 @@ def read_marker(prefix: Path) -> Marker | None:
         if not all(isinstance(text, str) for text in texts):
             raise ValueError("not text")
         return Marker(**{**content, **lists, "written": written})
-    except FileNotFoundError:
-        if not prefix.exists() or (prefix.is_dir() and not any(prefix.iterdir())):
-            return None
-        raise TorchlockError(
-            f"{prefix} exists and torchlock did not make it; it is left as it is",
-            hint="choose another place: invoke env --prefix DIR",
-        ) from None
-    except NotADirectoryError:
-        raise TorchlockError(
-            f"{prefix} is not a directory", hint="choose another place: invoke env --prefix DIR"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise TorchlockError(
             f"{path} is damaged ({error})",
             hint=f"if nothing else in {prefix} is yours, remove it and run the command again",
+        ) from None
+
+
+def _read(prefix: Path) -> bytes | None:
+    """Return what the marker's file holds; None where the prefix is absent or empty."""
+    try:
+        return (prefix / NAME).read_bytes()
+    except FileNotFoundError:
+        if not prefix.exists() or not any(prefix.iterdir()):
+            return None
+        raise TorchlockError(
+            f"{prefix} exists and torchlock did not make it; it is left as it is", hint=ELSEWHERE
         ) from None
 
 
@@ -81,6 +92,5 @@ def write_marker(prefix: Path, marker: Marker) -> None:
         write_atomically(prefix / NAME, text.encode())
     except OSError as error:
         raise TorchlockError(
-            f"{prefix} cannot be written: {error.strerror}",
-            hint="choose another place: invoke env --prefix DIR",
+            f"{prefix} cannot be written: {error.strerror}", hint=ELSEWHERE
         ) from None

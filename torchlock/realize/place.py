@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
 import tempfile
+import unicodedata
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,10 +15,15 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from torchlock.artifacts import Store
+from torchlock.condarc import read_condarc
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
+from torchlock.realize.marker import ELSEWHERE
 from torchlock.records import Records
 from torchlock.stamps import Stamps
+
+_UNUSABLE = {"conda": "'\"\\:", "venv": '"$`:'}
+"""Characters that no path may have in which the foundation is to work."""
 
 SPARE = 200_000_000
 """Bytes that must stay free beyond what the stack takes."""
@@ -35,6 +42,71 @@ def conda_cache(store: Store) -> Path:
 def read_stamps(store: Store) -> Stamps:
     """Return what is noted of the files that were read below `store` and in prefixes."""
     return Stamps.read(store.root / "stamps")
+
+
+def named_prefix(name: str) -> Path:
+    """Return where conda clients keep the environment `name`, or would make it.
+
+    As conda decides: where it is already, else in the first of its directories of environments
+    that can be written. Raises `TorchlockError` for what is no name, and where none can be.
+    """
+    if not name or name in (".", "..", "base", "root") or any(c in name for c in "/ :#\\"):
+        raise TorchlockError(
+            f"{name!r} is no name of an environment", hint="invoke env --name pt27"
+        )
+    directories = read_condarc().environment_directories
+    for directory in directories:
+        if (directory / name).is_dir():
+            return directory / name
+    for directory in directories:
+        if _is_writable(directory):
+            return directory / name
+    raise TorchlockError(
+        f"none of conda's directories of environments can be written: "
+        f"{', '.join(map(str, directories))}",
+        hint="name one in envs_dirs in .condarc, or choose a place: invoke env --prefix DIR",
+    )
+
+
+def check_prefix_name(prefix: Path, foundation: str) -> None:
+    """Raise `TorchlockError` before anything is written for a prefix that could not work.
+
+    Paths are written into scripts of sh and Python and into PATH, not always quoted: in conda
+    packages within both kinds of quotes, by venv within the shell's double ones.
+    """
+    for character in os.fspath(prefix):
+        unusable = character in _UNUSABLE[foundation]
+        if unusable or unicodedata.category(character) in ("Cc", "Cs", "Zl", "Zp"):
+            raise TorchlockError(
+                f"{os.fspath(prefix)!r} cannot be a {foundation} prefix: {character!r} in its path "
+                "breaks what is written into scripts",
+                hint=ELSEWHERE,
+            )
+
+
+def after_failure(said: str) -> str:
+    """Return what to do next when a program that fills a prefix failed with these words."""
+    if os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
+        return (
+            "free some space (the stack needs 5.7 GB beside 3.1 GB of wheels), choose another "
+            "--prefix, or set TORCHLOCK_CACHE to a larger disk; the same command then completes "
+            "the prefix"
+        )
+    return "run the same command again; it goes on where this one stopped"
+
+
+def check_writable(prefix: Path) -> None:
+    """Raise before gigabytes are fetched for a prefix that could not be made."""
+    if not _is_writable(prefix):
+        raise TorchlockError(
+            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}", hint=ELSEWHERE
+        )
+
+
+def _is_writable(directory: Path) -> bool:
+    """Say whether files can be made in a directory, which need not exist."""
+    place = existing(directory)
+    return place.is_dir() and os.access(place, os.W_OK | os.X_OK)
 
 
 def check_space(
@@ -64,7 +136,7 @@ def check_space(
 
 def existing(path: Path) -> Path:
     """Return `path`, or the nearest directory above it that exists."""
-    while not path.exists():
+    while not os.path.exists(path):  # noqa: PTH110 - false, too, where one may not look
         path = path.parent
     return path
 
@@ -72,7 +144,9 @@ def existing(path: Path) -> Path:
 @contextmanager
 def alone(prefix: Path, store: Store) -> Iterator[None]:
     """Keep two runs from writing one prefix at the same time."""
-    name = f"prefix-{hashlib.sha256(os.fsencode(prefix.resolve())).hexdigest()}.lock"
+    # Unlike Path.resolve, this takes a loop of links for a name like any other.
+    place = os.fsencode(os.path.realpath(prefix))
+    name = f"prefix-{hashlib.sha256(place).hexdigest()}.lock"
     directory = store.root / "locks"
     try:
         directory.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.channels import channel_of
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.files import write_atomically
+from torchlock.files import absolute, write_atomically
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import (
@@ -35,7 +35,16 @@ from torchlock.realize.foundation import (
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.place import alone, check_space, conda_cache, read_stamps, wheel_cache
+from torchlock.realize.place import (
+    after_failure,
+    alone,
+    check_prefix_name,
+    check_space,
+    check_writable,
+    conda_cache,
+    read_stamps,
+    wheel_cache,
+)
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
 from torchlock.realize.venv import REPAIRABLE
 from torchlock.records import Records
@@ -95,7 +104,8 @@ def make_prefix(
     An interrupted call is completed by the next.
     """
     platform = host_platform()
-    prefix = prefix.absolute()
+    prefix = absolute(prefix)
+    check_prefix_name(prefix, "conda")
     wheels = lock.wheels(platform)
     with alone(prefix, store), ThreadPoolExecutor(1) as beside:
         stamps = read_stamps(store)
@@ -105,6 +115,8 @@ def make_prefix(
                 f"{prefix} is a {marker.foundation} prefix, not a conda one",
                 hint="choose another place: invoke env --foundation conda --prefix DIR",
             )
+        if not (marker and marker.complete):
+            check_writable(prefix)
         hashing = Reading(stamps)
         foundation = fetch_foundation(lock, platform, store, progress=progress, reading=hashing)
         check_prefix_length(prefix, foundation)
@@ -153,7 +165,7 @@ def make_prefix(
         stamps.write()
         unrun = work.unrun(goal)
         if unrun:
-            say(f"not run, as link scripts are only when asked for: {', '.join(unrun)}")
+            say(f"not run, as link scripts are only with --link-scripts: {', '.join(unrun)}")
         return MadePrefix(prefix, True, stack, conda, unrun)
 
 
@@ -325,7 +337,7 @@ class _Work:
         if result.get("error"):
             raise TorchlockError(
                 f"the conda packages could not be linked into {self.prefix}: {result['error']}",
-                hint="run the same command again; it goes on where this one stopped",
+                hint=after_failure(result["error"]),
             )
         for p in self.foundation:
             record = self.prefix / "conda-meta" / f"{p.content.record_name}.json"

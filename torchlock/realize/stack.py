@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 from torchlock.artifacts import Store
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
-from torchlock.realize.place import wheel_cache
+from torchlock.realize.place import after_failure, wheel_cache
 from torchlock.uv import uv_command, uv_environment
 
 
@@ -40,12 +40,13 @@ def install_stack(
     words when it fails.
     """
     with _wheelhouse(store, wheels) as (wheelhouse, cache):
+        links = wheelhouse.as_uri()  # in which uv finds no comma and no fragment
         if again:  # a changed file may be linked into uv's cache: forget what was unpacked
             _uv(["cache", "clean", "--cache-dir", str(cache), *again])
         requirements = "".join(f"{w.name}=={w.version} --hash=sha256:{w.sha256}\n" for w in wheels)
         _uv(
             ["pip", "install", "--python", str(python), "--requirements", "-",
-             "--require-hashes", "--no-deps", "--no-index", "--find-links", str(wheelhouse),
+             "--require-hashes", "--no-deps", "--no-index", "--find-links", links,
              "--only-binary", ":all:", "--cache-dir", str(cache),
              *(f"--reinstall-package={name}" for name in again)],
             requirements,
@@ -118,12 +119,11 @@ def _uv(arguments: list[str], given: str = "") -> None:
     if os.strerror(errno.ENOSPC) in said:
         raise TorchlockError(
             f"no space left while the wheels were unpacked or installed:\n{said}",
-            hint="free some space (the stack needs 5.7 GB beside 3.1 GB of wheels), or set "
-            "TORCHLOCK_CACHE to a larger disk; the same command then completes the prefix",
+            hint=after_failure(said),
         )
     raise TorchlockError(
         f"uv could not install the wheels:\n{said or f'it ended with {done.returncode}'}",
-        hint="run the same command again; it goes on where this one stopped",
+        hint=after_failure(said),
     )
 
 

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import errno
-import os
 import subprocess
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.files import absolute
 from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.place import alone, check_space, existing, read_stamps, wheel_cache
+from torchlock.realize.place import (
+    alone,
+    check_prefix_name,
+    check_space,
+    check_writable,
+    read_stamps,
+    wheel_cache,
+)
 from torchlock.realize.stack import (
     install_stack,
     introduce,
@@ -60,6 +67,8 @@ def make_venv(
     else, or an artifact cannot be had; `DoesNotHold` when files remain that are not the lock's.
     An interrupted call is completed by the next.
     """
+    prefix = absolute(prefix)
+    check_prefix_name(prefix, "venv")
     wheels = lock.wheels(host_platform())
     with alone(prefix, store):
         stamps = read_stamps(store)
@@ -68,7 +77,7 @@ def make_venv(
         if marker and marker.foundation != "venv":
             raise TorchlockError(
                 f"{prefix} is a {marker.foundation} prefix, not a venv",
-                hint=f"invoke env --foundation {marker.foundation} --prefix {prefix}; "
+                hint=f"invoke env --foundation {marker.foundation} --prefix {quote(str(prefix))}; "
                 "or choose another place",
             )
         damaged: list[str] = []
@@ -125,9 +134,9 @@ def _build(
 ) -> None:
     """Bring the wheels into the store and a working interpreter into the prefix."""
     interpreter = None if marker and _works(prefix) else find_interpreter()
+    check_writable(prefix)
     if marker is None:
         check_space(prefix, store, wheels, records)
-        _check_writable(prefix)
     hashing = Reading(stamps)
     fetch(wheels, store, mirrors=mirrors, progress=progress, reading=hashing)
     say(f"artifacts: {hashing.told}")
@@ -205,15 +214,6 @@ def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
         "torchlock removes nothing that it did not install; if these files are not yours, "
         f"remove them (the paths are below {prefix}) and run the command again"
     )
-
-
-def _check_writable(prefix: Path) -> None:
-    """Raise before gigabytes are fetched for a prefix that could not be made."""
-    if not os.access(existing(prefix), os.W_OK | os.X_OK):
-        raise TorchlockError(
-            f"{prefix} cannot be written: {os.strerror(errno.EACCES)}",
-            hint="choose another place: invoke env --prefix DIR",
-        )
 
 
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:

@@ -25,6 +25,7 @@ import requests
 from torchlock.errors import TorchlockError
 from torchlock.http import new_session
 from torchlock.rootfs.control import paragraphs
+from torchlock.urls import public
 
 KEYS = Path(__file__).parent / "keys"
 
@@ -53,20 +54,21 @@ def fetch_suite(
     faults = []
     for url in urls:
         base = f"{url.rstrip('/')}/dists/{suite}"
+        shown = public(base)
         try:
             signed = _get(f"{base}/InRelease")
             release = check_release(signed, suite, keys)
             name = f"main/binary-{architecture}/Packages.xz"
             if name not in release.indices:
-                raise ArchiveError(f"{base}/InRelease lists no {name}")
+                raise ArchiveError(f"{shown}/InRelease lists no {name}")
             sha256 = release.indices[name]
             directory = name.rpartition("/")[0]
             index = _get(f"{base}/{directory}/by-hash/SHA256/{sha256}")
         except requests.RequestException as error:
-            faults.append(f"{base}: {type(error).__name__}")
+            faults.append(f"{shown}: {type(error).__name__}")
             continue
         if hashlib.sha256(index).hexdigest() != sha256:
-            raise ArchiveError(f"{base}/{name} does not have the sha256 its InRelease says")
+            raise ArchiveError(f"{shown}/{name} does not have the sha256 its InRelease says")
         return release, list(paragraphs(lzma.decompress(index).decode()))
     raise ArchiveError(
         f"the archive's suite {suite} cannot be fetched ({'; '.join(faults)})",

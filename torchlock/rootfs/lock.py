@@ -25,6 +25,7 @@ from torchlock.rootfs import debversion
 from torchlock.rootfs.archive import ArchiveError, fetch_suite
 from torchlock.rootfs.control import Relation, relations
 from torchlock.rootfs.sources import apt_uris
+from torchlock.urls import public
 
 HERE = Path(__file__).parent
 LOCK = HERE / "rootfs-lock.json"
@@ -202,7 +203,7 @@ def make_rootfs_lock(known: RootfsLock | None, request: Path = REQUEST) -> Rootf
             for row in rows:
                 index.setdefault(row["Package"], []).append((name, row))
         archives[name] = Archive(
-            known.archives[name].url if known else places[0],
+            known.archives[name].url if known else public(places[0]),
             _snapshots(known.archives[name].snapshots if known else "", max(dates)),
             seen,
         )

@@ -17,6 +17,7 @@ from rattler.exceptions import (
 
 from torchlock.lock import Package
 from torchlock.solve.request import RequestError, VirtualPackage
+from torchlock.urls import public
 
 
 @dataclass(frozen=True)
@@ -52,9 +53,10 @@ def solve_conda(
     except InvalidMatchSpecError as error:
         raise RequestError(f"environment.yml: {error}") from None
     except (GatewayError, FetchRepoDataError, OSError) as error:
-        places = ", ".join(channel.location for channel in channels)
+        places = ", ".join(public(channel.location) for channel in channels)
         raise RequestError(
-            f"the channel index cannot be read from {places}: {' '.join(str(error).split())}",
+            f"the channel index cannot be read from {places}: "
+            f"{public(' '.join(str(error).split()))}",
             hint="check the network, or point custom_channels or channel_alias in .condarc "
             "at a mirror",
         ) from None

@@ -13,6 +13,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 
 from torchlock.errors import TorchlockError
 from torchlock.lock import PLATFORMS
+from torchlock.urls import is_public, public
 
 # conda-lock takes half a second to import, and every verb gets here: it is imported when used.
 # ruff: noqa: PLC0415
@@ -66,6 +67,14 @@ def read_request(path: Path) -> Request:
         if platform not in PLATFORMS:
             raise RequestError(
                 f"{path.name}: unknown platform {platform!r}; known are {', '.join(PLATFORMS)}"
+            )
+    for channel in spec.channels:
+        if not is_public(channel.url):
+            raise RequestError(
+                f"{path.name}: the channel {public(channel.url)} is given with credentials, which "
+                "would be locked with it",
+                hint="take them out there, and give them in .condarc: custom_channels, under the "
+                "channel's name, with the URL above it",
             )
     repodata = default_virtual_package_repodata()
     with repodata:
