@@ -519,7 +519,7 @@ def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     browser = webdriver.Chrome(options=options, service=service)
     try:
-        wait = WebDriverWait(browser, 150, ignored_exceptions=(Exception,))
+        wait = WebDriverWait(browser, 300, ignored_exceptions=(Exception,))
         place = f"http://127.0.0.1:{serving.jupyter}/lab/tree/notebooks/first.ipynb"
         browser.get(f"{place}?token={serving.token()}")
 
