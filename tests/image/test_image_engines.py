@@ -1,6 +1,6 @@
 """Real engines take a rendered layout, and say by which digest they have it.
 
-Needs root, and from Debian: podman runc docker.io docker-cli containerd.
+Needs root, and from Debian: podman runc docker.io docker-cli containerd iptables iproute2.
 """
 
 import errno
@@ -9,13 +9,13 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.image.test_image_render import World, world  # noqa: F401 - a fixture
 from tests.support.disks import read_only
+from tests.support.dockerd import docker_engine
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.oci.load import LoadError, load
 from torchlock.realize.image import render
@@ -128,49 +128,20 @@ def test_a_damaged_index_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         load(Layout(tmp_path), TAG, "docker")
 
 
-@pytest.fixture
-def docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A docker daemon of our own, and the containerd that it starts."""
-    for program in ("dockerd", "docker", "containerd", "ctr"):
-        if not shutil.which(program):
-            pytest.skip(f"{program} is not installed")
-    host = f"unix://{tmp_path}/docker.sock"
-    command = [
-        "dockerd", "--iptables=false", "--bridge=none", f"--host={host}",
-        f"--data-root={tmp_path}/data", f"--exec-root={tmp_path}/exec",
-        f"--pidfile={tmp_path}/docker.pid", "--storage-driver=vfs",
-    ]  # fmt: skip
-    log = (tmp_path / "dockerd.log").open("wb")
-    with log, subprocess.Popen(command, stdout=log, stderr=log) as process:
-        monkeypatch.setenv("DOCKER_HOST", host)
-        monkeypatch.setenv("CONTAINERD_ADDRESS", f"{tmp_path}/exec/containerd/containerd.sock")
-        try:
-            for _ in range(150):
-                if subprocess.run(["docker", "info"], capture_output=True, check=False).returncode:
-                    time.sleep(0.2)
-                else:
-                    break
-            else:
-                pytest.fail((tmp_path / "dockerd.log").read_text()[-3000:])
-            yield
-        finally:
-            process.terminate()
-
-
 @pytest.mark.slow
 def test_docker_and_containerd_take_the_image(
     world: World,  # noqa: F811
     tmp_path: Path,
-    docker: None,
 ):
     image, _ = render(world.source, tmp_path / "out", world.store, tag=TAG)
-    done = load(Layout(tmp_path / "out"), TAG, "docker")
-    if done.digest_kept:
-        assert done.digest == image.digest
-    else:  # docker's own store knows the image by its configuration
-        assert done.digest == image.config.digest
-    kept = load(Layout(tmp_path / "out"), TAG, "ctr")
-    assert kept.digest_kept and kept.digest == image.digest
+    with docker_engine(tmp_path):
+        done = load(Layout(tmp_path / "out"), TAG, "docker")
+        if done.digest_kept:
+            assert done.digest == image.digest
+        else:  # docker's own store knows the image by its configuration
+            assert done.digest == image.config.digest
+        kept = load(Layout(tmp_path / "out"), TAG, "ctr")
+        assert kept.digest_kept and kept.digest == image.digest
 
 
 @pytest.mark.slow

@@ -105,3 +105,12 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path):
     assert f"torchlock: {directory} cannot be written by user " in said
     assert "sudo chown" in said
     assert list(directory.iterdir()) == []
+
+
+def test_under_a_rootless_engine_the_directory_is_given_by_podman(tmp_path: Path):
+    directory = tmp_path / "notebooks"
+    directory.mkdir(mode=0o555)
+    other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
+    namespace = ("unshare", "--user", "--map-root-user")
+    said = first_notebook(directory, tmp_path, *(other if os.geteuid() == 0 else ()), *namespace)
+    assert "On the host: podman unshare chown 0 DIRECTORY" in said

@@ -1,8 +1,8 @@
 """The whole image: rendered from the lock, loaded by podman, and used as its users use it.
 
 Needs the 3 GB of wheels in the artifact store, Debian's packages, root, and from Debian:
-podman runc docker-registry skopeo umoci nix-bin openssh-client chromium
-chromium-driver.
+podman netavark runc docker.io docker-cli containerd iptables iproute2 docker-registry skopeo umoci
+nix-bin openssh-client chromium chromium-driver.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ from pathlib import Path
 import pytest
 
 from tests.image.image_making import check_recorded
+from tests.support.children import wait_until
+from tests.support.dockerd import docker_engine
 from tests.support.hosts import FACTS, assert_another, other_host
 from tests.support.registry import real_registry_in
+from tests.support.wheels import build_wheel
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
@@ -34,7 +37,7 @@ from torchlock.oci.load import load
 from torchlock.oci.push import push
 from torchlock.oci.reference import parse_reference
 from torchlock.realize.image import DEFAULT_TAG, render
-from torchlock.realize.image_documents import Image
+from torchlock.realize.image_documents import Image, documents_of
 from torchlock.realize.image_plan import PLATFORM, ImageSource
 from torchlock.realize.image_wheels import SITE
 from torchlock.records import read_records
@@ -54,7 +57,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 REPOSITORY = this_repository()
 RUN = [
     "podman", "--runtime", "/usr/sbin/runc", "run",
-    "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024", "--network", "host",
+    "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
 ]  # fmt: skip
 
 
@@ -244,7 +247,7 @@ def test_the_layout_is_loaded_with_its_digest(rendered: Rendered, loaded: str):
 
 
 def inside(image: str, *command: str, options: tuple[str, ...] = ()) -> str:
-    return run(*RUN, "--rm", *options, image, *command)
+    return run(*RUN, "--rm", "--network", "host", *options, image, *command)
 
 
 def test_the_installed_files_are_the_locks(loaded: str):
@@ -299,11 +302,14 @@ VALIDATE = ("validate", "--device", "cpu", "--json", "/out/certificate.json", "-
 
 
 def test_validate_gives_the_hosts_digests_and_doctor_is_there(loaded: str, tmp_path: Path):
-    """Lock, files and numbers; as `user` would run it, with nothing to write to but /tmp."""
+    """Lock, files and numbers; as `user` would run it, with nothing to write to but /dev/shm."""
     tmp_path.chmod(0o777)
     said = inside(
         loaded, *VALIDATE, "transformer",
-        options=("--user", "1000", "--read-only", "--volume", f"{tmp_path}:/out"),
+        options=(
+            "--user", "1000", "--read-only", "--read-only-tmpfs=false",
+            "--volume", f"{tmp_path}:/out",
+        ),
     )  # fmt: skip
     assert "identical to the reference of class cpu x86-64 avx2" in " ".join(said.split())
     certificate = json.loads((tmp_path / "certificate.json").read_text())
@@ -355,15 +361,22 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-class Container:
-    """A container that serves, and the ports it serves on."""
+def serve(image: str, *options: str, ssh: int = 22) -> Container:
+    """Start a container that serves, its ports published on free ones of 127.0.0.1."""
+    ports = (8888, ssh)
+    published = [f"--publish=127.0.0.1::{port}" for port in ports]
+    started = run(*RUN, "--detach", *published, *options, image).strip()
+    places = [run("podman", "port", started, f"{port}/tcp") for port in ports]
+    return Container(started, *(int(place.rpartition(":")[2]) for place in places))
 
-    def __init__(self, image: str, *options: str) -> None:
-        self.jupyter, self.ssh = free_port(), free_port()
-        self.id = run(
-            *RUN, "--detach", "--env", f"TORCHLOCK_JUPYTER_PORT={self.jupyter}",
-            "--env", f"TORCHLOCK_SSH_PORT={self.ssh}", *options, image,
-        ).strip()  # fmt: skip
+
+@dataclass(frozen=True)
+class Container:
+    """A container that serves, and the ports of 127.0.0.1 to reach it by."""
+
+    id: str
+    jupyter: int
+    ssh: int = 0
 
     def logs(self) -> str:
         done = subprocess.run(
@@ -400,59 +413,75 @@ class Container:
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory) -> Path:
     directory = tmp_path_factory.mktemp("keys")
-    for name in ("mine", "other"):
+    for name in ("mine", "mate", "other"):
         run("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", directory / name)
     return directory
 
 
 @pytest.fixture(scope="module")
 def serving(loaded: str, keys: Path) -> Iterator[Container]:
-    container = Container(
-        loaded, "--env", f"AUTHORIZED_KEYS={(keys / 'mine.pub').read_text()}",
-        "--env", "GREETING=hello from outside", "--env", "API_SECRET=s3",
+    """One container for many tests, with two keys as a file of Windows has them."""
+    given = "".join(f"{(keys / name).read_text().strip()}\r\n" for name in ("mine.pub", "mate.pub"))
+    container = serve(
+        loaded, "--env", f"AUTHORIZED_KEYS={given}", "--env", "GREETING=hello from outside",
+        "--env", "API_SECRET=s3", "--env", 'JSON={"a": "C:\\\\x # y"}',
     )  # fmt: skip
-    container.token()
-    yield container
-    container.remove()
+    try:
+        container.token()
+        yield container
+        assert container.stop() == 143, "it ended by itself, before SIGKILL (137)"
+    finally:
+        container.remove()
 
 
-def ssh(container: Container, key: Path, *more: str, program: str = "ssh") -> list[str]:
+def ssh(port: int, key: Path, *more: str, program: str = "ssh") -> list[str]:
     return [
         program, "-F", "none", "-o", "StrictHostKeyChecking=no", "-o", "BatchMode=yes",
         "-o", "UserKnownHostsFile=/dev/null", "-o", "LogLevel=ERROR", "-i", str(key),
-        "-o", f"Port={container.ssh}", *more,
+        "-o", f"Port={port}", *more,
     ]  # fmt: skip
 
 
 def test_ssh_lets_the_key_in_with_the_containers_environment(serving: Container, keys: Path):
     script = 'id -un; echo "$GREETING"; command -v python; bash -lc "command -v python"; env'
-    said = run(*ssh(serving, keys / "mine", "user@127.0.0.1", script)).splitlines()
+    script += '; touch ~/written && echo "$HOME"'
+    said = run(*ssh(serving.ssh, keys / "mine", "user@127.0.0.1", script)).splitlines()
     assert said[:4] == [
         "user", "hello from outside", "/opt/torchlock/bin/python", "/opt/torchlock/bin/python",
     ]  # fmt: skip
     assert "NVIDIA_VISIBLE_DEVICES=all" in said
+    assert 'JSON={"a": "C:\\\\x # y"}' in said and said[-1] == "/home/user"
     assert not any(line.startswith(("AUTHORIZED_KEYS", "JUPYTER_TOKEN")) for line in said)
+
+
+def test_each_key_is_let_in(serving: Container, keys: Path):
+    assert run(*ssh(serving.ssh, keys / "mate", "user@127.0.0.1", "id", "-un")) == "user\n"
+    assert "keys: 2" in serving.logs()
 
 
 @pytest.mark.parametrize(("key", "user"), [("other", "user"), ("mine", "root")])
 def test_ssh_keeps_others_out(serving: Container, keys: Path, key: str, user: str):
-    command = ssh(serving, keys / key, f"{user}@127.0.0.1", "true")
+    command = ssh(serving.ssh, keys / key, f"{user}@127.0.0.1", "true")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 255 and "Permission denied (publickey)" in done.stderr
 
 
-def test_scp_copies_both_ways(serving: Container, keys: Path, tmp_path: Path):
+def test_scp_and_sftp_copy(serving: Container, keys: Path, tmp_path: Path):
     (tmp_path / "there").write_bytes(os.urandom(100_000))
     where = "user@127.0.0.1:/home/user/file"
-    run(*ssh(serving, keys / "mine", str(tmp_path / "there"), where, program="scp"))
-    run(*ssh(serving, keys / "mine", where, str(tmp_path / "back"), program="scp"))
+    run(*ssh(serving.ssh, keys / "mine", str(tmp_path / "there"), where, program="scp"))
+    run(*ssh(serving.ssh, keys / "mine", where, str(tmp_path / "back"), program="scp"))
     assert (tmp_path / "back").read_bytes() == (tmp_path / "there").read_bytes()
+    batch = f"get file {tmp_path}/again\nrm file\n"
+    command = ssh(serving.ssh, keys / "mine", "-b", "-", "user@127.0.0.1", program="sftp")
+    run(*command, input=batch)
+    assert (tmp_path / "again").read_bytes() == (tmp_path / "there").read_bytes()
 
 
 def test_ssh_forwards_jupyters_port(serving: Container, keys: Path):
     port = free_port()
-    forward = f"{port}:127.0.0.1:{serving.jupyter}"
-    command = ssh(serving, keys / "mine", "-N", "-L", forward, "user@127.0.0.1")
+    forward = f"{port}:127.0.0.1:8888"
+    command = ssh(serving.ssh, keys / "mine", "-N", "-L", forward, "user@127.0.0.1")
     with subprocess.Popen(command) as process:
         try:
             for _ in range(50):
@@ -491,7 +520,7 @@ def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
     service = webdriver.ChromeService(shutil.which("chromedriver"))
     browser = webdriver.Chrome(options=options, service=service)
     try:
-        wait = WebDriverWait(browser, 150, ignored_exceptions=(Exception,))
+        wait = WebDriverWait(browser, 300, ignored_exceptions=(Exception,))
         place = f"http://127.0.0.1:{serving.jupyter}/lab/tree/notebooks/first.ipynb"
         browser.get(f"{place}?token={serving.token()}")
 
@@ -509,51 +538,159 @@ def test_a_browser_trains_in_a_notebook(serving: Container, tmp_path: Path):
         browser.quit()
 
 
-def test_sigterm_ends_it_and_a_volume_keeps_the_host_key(loaded: str, keys: Path, tmp_path: Path):
-    (tmp_path / "host").mkdir()
-    mine = keys / "mine.pub"
-    options = (
-        "--volume", f"{mine}:/etc/ssh/authorized_keys:ro",
-        "--volume", f"{tmp_path / 'host'}:/etc/ssh/host_keys",
-    )  # fmt: skip
+def test_an_unprivileged_user_gets_both_servers_and_keeps_the_host_key(
+    loaded: str, keys: Path, tmp_path: Path
+):
+    """With more variables than sshd bears, and nothing but volumes and /tmp to write to."""
+    (tmp_path / "many").write_text("".join(f"MANY_{n}={n}\n" for n in range(1200)))
+    volume = f"torchlock-test-{os.getpid()}"
     prints = []
-    for _ in range(2):
-        container = Container(loaded, *options)
-        try:
-            container.token()
-            run(*ssh(container, keys / "mine", "user@127.0.0.1", "true"))
-            prints += re.findall(r"host key (SHA256:\S+)", container.logs())
-            assert container.stop() == 143, "it ended by itself, before SIGKILL (137)"
-        finally:
-            container.remove()
-    assert len(prints) == 2 and prints[0] == prints[1]
+    try:
+        many = ("--env-file", f"{tmp_path / 'many'}", "--env", f"LONG={'x' * 100_000}")
+        for more in ((), many):
+            container = serve(
+                loaded, "--user", "1000", "--cap-drop", "ALL", "--security-opt",
+                "no-new-privileges", "--read-only", "--read-only-tmpfs=false",
+                "--tmpfs", "/tmp:mode=1777", "--volume", f"{volume}:/etc/ssh/host_keys",
+                "--volume", f"{keys / 'mine.pub'}:/etc/ssh/authorized_keys:ro", *more, ssh=2222,
+            )  # fmt: skip
+            try:
+                assert container.api("api/contents", container.token()) == 200
+                script = "mkdir ~/.vscode-server && env"
+                said = run(
+                    *ssh(container.ssh, keys / "mine", "user@127.0.0.1", script)
+                ).splitlines()
+                assert "HOME=/tmp/home-1000" in said
+                assert ("MANY_9=9" in said) == bool(more)
+                run("podman", "exec", container.id, "/opt/torchlock/libexec/health")
+                logs = container.logs()
+                prints += re.findall(r"host key (SHA256:\S+)", logs)
+                assert "port 22: Permission denied. SSH takes 2222" in logs
+                assert ("variables missing in SSH sessions" in logs) == bool(more)
+                assert container.stop() == 143
+            finally:
+                container.remove()
+        assert len(prints) == 2 and prints[0] == prints[1]
+    finally:
+        subprocess.run(["podman", "volume", "rm", volume], check=False, capture_output=True)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        ("--user", "12345:0", "--read-only", "--read-only-tmpfs=false"),
-        ("--user", "1000", "--cap-drop", "ALL", "--security-opt", "no-new-privileges"),
-        (  # a restricted pod: any UID, a writable /tmp and an empty volume
-            "--user",
-            "1000660000:0",
-            "--read-only",
-            "--read-only-tmpfs=false",
-            "--cap-drop",
-            "ALL",
-            "--security-opt",
-            "no-new-privileges",
-            "--tmpfs",
-            "/tmp:mode=1777",
-            "--tmpfs",
-            "/workspace:mode=0777",
-        ),
-    ],
-)
-def test_it_serves_unprivileged(loaded: str, options: tuple[str, ...]):
-    container = Container(loaded, *options)
+def test_any_user_on_the_hosts_network_serves_on_the_port_given(loaded: str, keys: Path):
+    port = free_port()
+    started = run(
+        *RUN, "--detach", "--network", "host", "--user", "12345:0", "--read-only",
+        "--read-only-tmpfs=false", "--env", f"TORCHLOCK_JUPYTER_PORT={port}",
+        "--env", f"AUTHORIZED_KEYS={(keys / 'mine.pub').read_text()}", loaded,
+    )  # fmt: skip
+    container = Container(started.strip(), port)
     try:
         assert container.api("api/contents", container.token()) == 200
-        assert "no key is authorised. Give one with" in container.logs()
+        assert "no SSH: user 12345 is not `user`" in container.logs()
     finally:
         container.remove()
+
+
+def test_a_restricted_pod_serves_on_a_volume_of_its_group(loaded: str, tmp_path: Path):
+    """Any UID, no capabilities, a writable /tmp, and a volume that fsGroup made writable."""
+    os.chown(tmp_path, 0, 1000650000)
+    tmp_path.chmod(0o2775)
+    container = serve(
+        loaded, "--user", "1000660000:0", "--group-add", "1000650000", "--read-only",
+        "--read-only-tmpfs=false", "--cap-drop", "ALL", "--security-opt", "no-new-privileges",
+        "--tmpfs", "/tmp:mode=1777", "--volume", f"{tmp_path}:/workspace",
+    )  # fmt: skip
+    try:
+        assert container.api("api/contents/notebooks/first.ipynb", container.token()) == 200
+        assert "cannot be written" not in container.logs()
+    finally:
+        container.remove()
+
+
+def test_what_cannot_start_says_what_to_type(loaded: str):
+    for options, command, code, said in (
+        (("--cap-drop", "ALL"), (), 2, "start the container with --user 1000"),
+        ((), ("jupiter",), 127, "there is no command jupiter here"),
+        (("--pid", "host"), ("bash", "-c", "exit 3"), 3, ""),
+    ):
+        done = subprocess.run(
+            [*RUN, "--rm", "--network", "none", *options, loaded, *command],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == code and said in done.stderr, done.stderr
+        assert "Tini is not running as PID 1" not in done.stderr
+
+
+def test_the_user_adds_packages_in_an_environment_of_their_own(loaded: str, tmp_path: Path):
+    """What docs/image.md says, with a package that wants torch: the stack's serves it."""
+    tmp_path.chmod(0o755)
+    build_wheel(tmp_path, "added", requires=("torch",))
+    script = """
+set -eu
+python -m venv --system-site-packages --without-pip ~/mine
+. ~/mine/bin/activate
+pip install --quiet --no-index --find-links /wheels added
+python -c 'import added, torch; print(added.__file__, torch.__file__)'
+/opt/torchlock/bin/python -c 'import added' 2>&1 | tail -n 1
+"""
+    said = inside(
+        loaded, "bash", "-c", script, options=("--user", "1000", "--volume", f"{tmp_path}:/wheels")
+    ).splitlines()  # fmt: skip
+    site = "lib/python3.11/site-packages"
+    assert said == [
+        f"/home/user/mine/{site}/added/__init__.py /opt/torchlock/{site}/torch/__init__.py",
+        "ModuleNotFoundError: No module named 'added'",
+    ]  # fmt: skip
+
+
+def test_docker_runs_it_with_published_ports_and_judges_its_health(
+    rendered: Rendered, keys: Path, tmp_path: Path
+):
+    """The image without its big wheels, which neither server needs, as README starts it."""
+    name = "pytorch_cuda_v2.7:light"
+    layers = [
+        (title, blob)
+        for title, blob in rendered.image.layers
+        if title.startswith(("Debian: system", "Debian: conf", "wheels, group", "byte code, group"))
+    ]
+    light = documents_of(rendered.source, layers, rendered.image.layers[-1][1])
+    layout = Layout(rendered.out)
+    for made in light.documents:
+        layout.add_document(made)
+    layout.publish(name, light.manifest, [light.referrer])
+    with docker_engine(tmp_path) as engine:
+        load(layout, name, "docker")
+        run(
+            "docker", "run", "--detach", "--name", "pt_dev", "-p", "8888:8888", "-p", "2222:22",
+            "--env", f"AUTHORIZED_KEYS={(keys / 'mine.pub').read_text()}",
+            "--volume", f"{tmp_path}/no.pub:/etc/ssh/authorized_keys:ro",
+            "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1024:1024",
+            "--health-interval", "1s", "--health-timeout", "3s", "--health-start-period", "1s",
+            "--health-retries", "2", name,
+        )  # fmt: skip
+
+        def wait_for(health: str) -> None:
+            form = "{{.State.Health.Status}}"
+            wait_until(
+                lambda: run("docker", "inspect", "--format", form, "pt_dev").strip() == health,
+                health, 120,
+            )  # fmt: skip
+
+        wait_for("healthy")
+        fetching = (
+            "import urllib.request as u; print(u.urlopen('http://localhost:8888/api').status)"
+        )
+        assert run(*engine.beside(sys.executable, "-c", fetching)) == "200\n"
+        command = ssh(2222, keys / "mine", "user@localhost", "id", "-un")
+        assert run(*engine.beside(*command)) == "user\n"
+        said = subprocess.run(
+            ["docker", "logs", "pt_dev"], capture_output=True, text=True, check=True
+        ).stderr
+        assert "/etc/ssh/authorized_keys is a directory, not a file" in said
+        assert "/dev/shm has 64 MB" in said
+        run("docker", "exec", "pt_dev", "pkill", "-STOP", "-f", "jupyter-lab")
+        wait_for("unhealthy")
+        run("docker", "exec", "pt_dev", "pkill", "-CONT", "-f", "jupyter-lab")
+        run("docker", "stop", "--time", "30", "pt_dev")
+        state = run("docker", "inspect", "--format", "{{.State.ExitCode}}", "pt_dev")
+        assert state.strip() == "143"
+        run("docker", "rm", "pt_dev")

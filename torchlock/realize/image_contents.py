@@ -12,7 +12,7 @@ from pathlib import Path
 from torchlock.errors import TorchlockError
 from torchlock.lock import PYTHON_VERSION
 from torchlock.oci.layer import Item, directory_item, file_item, symlink_item
-from torchlock.realize.image_wheels import PREFIX
+from torchlock.realize.image_wheels import PREFIX, SITE
 from torchlock.rootfs.convert import USER_ID
 from torchlock.rootfs.lock import RootfsLock
 
@@ -48,9 +48,9 @@ _SELFCHECK = (
 """`torchlock.selfcheck`, what it imports, and what it judges by."""
 
 _PIP = """#!/bin/sh
-# pip from Debian's own wheel, for the stack's environment.
+# pip from Debian's own wheel, for the active environment or else the stack's.
 for wheel in /usr/share/python-wheels/pip-*.whl; do
-    exec /{prefix}/bin/python "$wheel/pip" "$@"
+    exec "${{VIRTUAL_ENV:-/{prefix}}}/bin/python" "$wheel/pip" "$@"
 done
 """
 
@@ -85,6 +85,9 @@ def debian_environment(rootfs: RootfsLock) -> Iterator[Item]:
     yield symlink_item(f"{PREFIX}/bin/python3", f"python{PYTHON_VERSION}")
     yield symlink_item(f"{PREFIX}/bin/python", f"python{PYTHON_VERSION}")
     yield file_item(f"{PREFIX}/bin/pip", _PIP.format(prefix=PREFIX).encode(), 0o755)
+    # `venv --system-site-packages` looks where the system's Python does: let that see the stack.
+    packages = f"usr/local/lib/python{PYTHON_VERSION}/dist-packages"
+    yield file_item(f"{packages}/torchlock.pth", f"/{SITE}\n".encode())
 
 
 def conda_environment() -> Iterator[Item]:
@@ -95,8 +98,9 @@ def conda_environment() -> Iterator[Item]:
 def _places_of_the_user() -> Iterator[Item]:
     owner = {"uid": USER_ID, "gid": USER_ID}
     yield directory_item("home/user", 0o755, **owner)
-    yield directory_item("etc/ssh/host_keys", 0o700)
-    # Group 0 may write: an arbitrary UID (OpenShift, `--user 12345:0`) runs with it.
+    # Group 0 may write: an arbitrary UID (OpenShift, `--user 12345:0`) runs with it. An empty
+    # volume takes owner and mode from here, so host keys are kept whoever starts the container.
+    yield directory_item("etc/ssh/host_keys", 0o770, uid=USER_ID)
     for path in ("workspace", "workspace/notebooks"):
         yield directory_item(path, 0o775, uid=USER_ID)
     notebook = (FILES / "notebooks" / "first.ipynb").read_bytes()

@@ -128,7 +128,8 @@ def _run() -> dict[str, object]:
             # CUDA 12.0 came with driver branch 525, the floor of every CUDA 12 runtime.
             "NVIDIA_REQUIRE_CUDA=cuda>=12.0",
         ],
-        "Entrypoint": ["/usr/bin/tini", "-g", "--", f"/{PREFIX}/libexec/entrypoint"],
+        # -s: it reaps also where it is not PID 1 (docker run --init, a shared PID namespace).
+        "Entrypoint": ["/usr/bin/tini", "-s", "-g", "--", f"/{PREFIX}/libexec/entrypoint"],
         "Cmd": ["serve"],
         "WorkingDir": "/workspace",
         "ExposedPorts": {"22/tcp": {}, "8888/tcp": {}},
