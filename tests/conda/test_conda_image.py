@@ -251,6 +251,7 @@ def test_labels_and_bill_of_materials(world, rendered: Rendered):
     assert sum(purl.startswith("pkg:pypi/") for purl in hashes) == len(world.records.wheels)
 
 
+@pytest.mark.slow
 def test_the_digest_is_told_where_the_layers_are_recorded_and_only_there(
     world, source: ImageSource, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -283,6 +284,7 @@ print(sys.version_info[:2], render(source, Path(out), Store(Path(store)), verify
 """
 
 
+@pytest.mark.slow
 def test_another_host_renders_the_same_digest(world, rendered: Rendered, tmp_path: Path):
     asked = tmp_path / "asked"
     asked.write_bytes(pickle.dumps((rendered.source, str(world.store.root), str(tmp_path / "out"))))

@@ -130,6 +130,7 @@ def test_a_package_that_was_locked_damaged_is_refused(world, tmp_path, name):
     assert not (tmp_path / "demo" / "bin").exists()
 
 
+@pytest.mark.slow
 def test_a_server_that_goes_away_half_way_is_named_and_the_next_run_goes_on(
     world, faults, tmp_path, monkeypatch
 ):
@@ -349,6 +350,7 @@ SCRIPT = "scripted: bin/.scripted-post-link.sh"
 LEFT = ("etc/conda/activate.d/scripted.sh", f"{SITE}/scripted.pth", "share/times")
 
 
+@pytest.mark.slow
 def test_link_scripts_are_run_once_when_asked_for_and_their_files_reported(
     world, scripted, tmp_path
 ):
@@ -382,6 +384,7 @@ def test_what_a_link_script_wrote_is_not_to_be_altered(world, scripted, tmp_path
     assert "foreign: etc/conda/activate.d/mine.sh" in fault.value.message
 
 
+@pytest.mark.slow
 def test_asking_for_link_scripts_again_takes_no_alteration_for_theirs(world, scripted, tmp_path):
     world.make(tmp_path / "demo", scripted, link_scripts=True)
     (tmp_path / "demo" / LEFT[0]).write_text("export LD_PRELOAD=/tmp/x.so\n")
@@ -456,6 +459,7 @@ def test_what_a_link_script_altered_is_put_back(world, tmp_path_factory, tmp_pat
     assert (tmp_path / "demo/share/meddling.txt").read_text() == "x\n"
 
 
+@pytest.mark.slow
 def test_what_is_there_when_a_run_is_killed_in_a_link_script_is_its_or_foreign(
     world, tmp_path_factory, tmp_path
 ):
