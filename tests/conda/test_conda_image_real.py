@@ -18,7 +18,7 @@ import pytest
 from packaging.utils import canonicalize_name
 
 from tests.conda.test_conda_image import HOME, HOSTILE
-from tests.image.test_image_real import REPOSITORY, RUN, Container, inside, other_python, run
+from tests.image.test_image_real import REPOSITORY, RUN, inside, other_python, run, serve
 from tests.support.locks import lock_text
 from torchlock.artifacts import Store, default_store, fetch
 from torchlock.lock import Lock, read_lock
@@ -177,7 +177,7 @@ def test_validate_judges_files_by_the_lock_that_the_image_is_of(
 
 
 def test_it_serves(loaded: str):
-    container = Container(loaded, "--user", "1000")
+    container = serve(loaded, "--user", "1000")
     try:
         assert container.api("api/contents", container.token()) == 200
         run("podman", "exec", container.id, "/opt/torchlock/libexec/health")
