@@ -220,7 +220,7 @@ def test_a_command_to_type_next_can_be_typed(tmp_path):
     done = invoke("validate", "--prefix", str(place))
     command = done.stderr.partition("next: make one with: ")[2].splitlines()[0]
     assert shlex.split(command) == ["invoke", "env", "--prefix", str(place)]
-    done = invoke("load", "--out", str(place))
+    done = invoke("push", "127.0.0.1:1/lab/image", "--out", str(place))
     command = done.stderr.partition("next: ")[2].splitlines()[0]
     assert shlex.split(command)[:4] == ["invoke", "image", "--out", str(place)]
 

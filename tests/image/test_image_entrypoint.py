@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.server
 import re
+import shutil
 import socket
 import subprocess
 import threading
@@ -28,6 +29,8 @@ def root(tmp_path: Path) -> ScratchRoot:
 
 @pytest.fixture(scope="module")
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    if shutil.which("ssh-keygen") is None:
+        pytest.skip("ssh-keygen is not installed (openssh-client)")
     directory = tmp_path_factory.mktemp("keys")
     for name in ("mine", "other"):
         command = ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", directory / name]

@@ -111,6 +111,9 @@ def test_under_a_rootless_engine_the_directory_is_given_by_podman(tmp_path: Path
     directory = tmp_path / "notebooks"
     directory.mkdir(mode=0o555)
     other = ("setpriv", "--reuid=65534", "--regid=65534", "--clear-groups")
-    namespace = ("unshare", "--user", "--map-root-user")
-    said = first_notebook(directory, tmp_path, *(other if os.geteuid() == 0 else ()), *namespace)
+    become = (*(other if os.geteuid() == 0 else ()), "unshare", "--user", "--map-root-user")
+    tried = subprocess.run([*become, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no user namespace can be made here: {tried.stderr.strip()}")
+    said = first_notebook(directory, tmp_path, *become)
     assert "On the host: podman unshare chown 0 DIRECTORY" in said
