@@ -156,6 +156,16 @@ def test_what_a_wheel_replaces_is_not_condas_any_more(repository: Repository, pr
     assert conda.findings(repository) == set()
 
 
+def test_what_a_wheel_has_instead_is_not_called_compared(repository: Repository, prefix: Path):
+    conda = CondaPrefix(prefix)
+    path = f"{SITE}/alpha/__init__.py"
+    conda.rows.append({"_path": path, "path_type": "hardlink", "sha256": "1" * 64})
+    conda.note(PIP.sha256)
+    files = selfcheck.context(repository, Environment(prefix, "conda"))[0]["files"]
+    assert files["verdict"] == "holds"
+    assert files["evidence"].endswith("; 3 files of 1 conda packages are as conda-meta says")
+
+
 def test_a_damaged_record_is_named(repository: Repository, prefix: Path):
     conda = CondaPrefix(prefix)
     conda.record.write_text('{"sha256": "1"}')

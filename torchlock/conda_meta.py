@@ -33,12 +33,16 @@ _ENTRY_POINT = "unix_python_entry_point"
 
 @dataclass(frozen=True)
 class CondaFiles:
-    """What comparing found; `listed` are the paths, below the prefix, that `packages` packages
-    account for."""
+    """What comparing found.
+
+    `listed` are the paths, below the prefix, that `packages` packages account for; `compared` of
+    them were looked at here, the others are files of the stack's wheels by now.
+    """
 
     findings: tuple[Finding, ...]
     listed: frozenset[str]
     packages: int
+    compared: int
 
 
 def compare_conda_files(
@@ -67,7 +71,8 @@ def compare_conda_files(
             allowed[row["_path"]].add(_claim(row))
             owners[row["_path"]] = package.name
     reading = Reading()
-    for path in sorted(allowed.keys() - set(stack)):
+    compared = sorted(allowed.keys() - set(stack))
+    for path in compared:
         try:
             fault = _fault(prefix / path, allowed[path], reading)
         except FileNotFoundError:
@@ -76,7 +81,7 @@ def compare_conda_files(
             fault = "unreadable", error.strerror or str(error)
         if fault:
             findings.append(Finding(fault[0], owners[path], path, fault[1]))
-    return CondaFiles(tuple(findings), frozenset(allowed), found)
+    return CondaFiles(tuple(findings), frozenset(allowed), found, len(compared))
 
 
 def _records(prefix: Path) -> Iterator[dict[str, Any]]:

@@ -86,7 +86,7 @@ def context(
         python=environment.compiler,
     )
     findings = (*verdict.findings, *conda.findings)
-    compared = f"{len(conda.listed)} files of {conda.packages} conda packages"
+    compared = f"{conda.compared} files of {conda.packages} conda packages"
     files = files_context(
         verdict,
         records,
