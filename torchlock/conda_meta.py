@@ -27,8 +27,8 @@ from torchlock.verify import Finding, Kind
 
 SITE = f"lib/python{PYTHON_VERSION}/site-packages/"
 
-_LINK = "softlink"
-_ENTRY_POINT = "unix_python_entry_point"
+LINK = "softlink"
+ENTRY_POINT = "unix_python_entry_point"
 
 
 @dataclass(frozen=True)
@@ -100,22 +100,22 @@ def _standing(rows: list[dict[str, Any]], wheels: Collection[str]) -> Iterator[d
     names = (re.fullmatch(rf"{SITE}([^/]+?)-[^/-]+\.dist-info/METADATA", r["_path"]) for r in rows)
     replaced = any(name and canonicalize_name(name[1]) in wheels for name in names)
     for row in rows:
-        of_python = row["_path"].startswith(SITE) or row.get("path_type") == _ENTRY_POINT
+        of_python = row["_path"].startswith(SITE) or row.get("path_type") == ENTRY_POINT
         if not (replaced and of_python):
             yield row
 
 
 def _claim(row: Mapping[str, Any]) -> str:
     """Return what a path must hold: `link`, of which a record says no more, or a sha256."""
-    if row.get("path_type") == _LINK:
-        return _LINK
+    if row.get("path_type") == LINK:
+        return LINK
     return str(row["sha256_in_prefix"] if "sha256_in_prefix" in row else row["sha256"])
 
 
 def _fault(path: Path, allowed: Collection[str], reading: Reading) -> tuple[Kind, str] | None:
     status = path.lstat()
     if stat.S_ISLNK(status.st_mode):
-        return None if _LINK in allowed else ("not a file", "a link stands in its place")
+        return None if LINK in allowed else ("not a file", "a link stands in its place")
     if not stat.S_ISREG(status.st_mode):
         return "not a file", "another kind of node stands in its place"
     actual = reading.sha256(path, status)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from torchlock.channels import channel_of
+from torchlock.conda_meta import ENTRY_POINT, LINK
 from torchlock.errors import TorchlockError
 from torchlock.formats.conda import (
     CondaError,
@@ -255,7 +256,7 @@ class CondaLayer:
             path, script = f"bin/{name}", entry_point_script(target, INTERPRETER).encode()
             if path in rows:  # a package that ships a script under an entry point's name keeps it
                 continue
-            rows[path] = {**_contents(script), "_path": path, "path_type": _ENTRY_POINT}
+            rows[path] = {**_contents(script), "_path": path, "path_type": ENTRY_POINT}
             if self.half.owners.get(path) == content.name:
                 yield file_item(f"{PREFIX}/{path}", script, 0o755)
         record = json.dumps(_record(locked, rows), indent=2) + "\n"
@@ -279,13 +280,10 @@ def _item(placed: PlacedFile) -> Item:
     return Item(Member(path, "file", mode, len(data), mtime=mtime), data)
 
 
-_ENTRY_POINT = "unix_python_entry_point"
-
-
 def _row(file: CondaFile, placed: PlacedFile) -> dict[str, Any]:
     """Return a row of `paths_data` in a record of `conda-meta`."""
     if placed.target is not None:
-        return {"_path": placed.path, "path_type": "softlink", **_contents(b"")}
+        return {"_path": placed.path, "path_type": LINK, **_contents(b"")}
     in_package = {"_path": placed.path, "path_type": "hardlink", "sha256": file.sha256}
     prefix = {"file_mode": file.mode, "prefix_placeholder": file.placeholder}
     return {

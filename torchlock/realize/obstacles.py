@@ -54,6 +54,18 @@ def blocked(
     return [Finding("foreign", "", path, what) for path, what in sorted(found.items())]
 
 
+def below_site(present: Present) -> dict[str, os.stat_result]:
+    """Return what of `present` is in site-packages, by its path there."""
+    below = f"{SITE}/"
+    return {p.removeprefix(below): s for p, s in present.items() if p.startswith(below)}
+
+
+def gone(before: Iterable[str], now: Iterable[str]) -> list[str]:
+    """Return those of the wheels (`name==version`) before whose names are locked no more."""
+    names = {wheel.partition("==")[0] for wheel in now}
+    return sorted(wheel for wheel in before if wheel.partition("==")[0] not in names)
+
+
 def _above(path: str) -> Iterator[str]:
     """Yield the directories that a path is below, the uppermost first."""
     end = path.find("/")

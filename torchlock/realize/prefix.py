@@ -38,7 +38,9 @@ from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.obstacles import (
+    below_site,
     blocked,
+    gone,
     installed_paths,
     overwritten,
     refuse,
@@ -245,8 +247,7 @@ class _Work:
 
     def gone(self, marker: Marker) -> list[str]:
         """Return the wheels of the marker whose names are locked no more."""
-        names = {w.name for w in self.wheels}
-        return sorted(w for w in marker.wheels if w.partition("==")[0] not in names)
+        return gone(marker.wheels, (w.name for w in self.wheels))
 
     def still_run(self, scripts: Sequence[str], linked_again: Collection[str]) -> tuple[str, ...]:
         """Return those of `scripts` that count as run when packages have been linked again.
@@ -299,7 +300,7 @@ class _Work:
         if marker.lock != self.lock:
             site = Site(self.prefix, self.prefix / SITE)
             stack = differing_files(
-                site, self.records, reading=reading, present=_below_site(present)
+                site, self.records, reading=reading, present=below_site(present)
             )
             ours = installed_paths(self.prefix, marker.packages, marker.wheels)
             ours.update(marker.written, CLIENT_FILES)
@@ -339,7 +340,7 @@ class _Work:
             explained=conda.explains,
             python=self.python if conda.sound else None,
             reading=reading,
-            present=_below_site(present),
+            present=below_site(present),
         )
         self.say(f"installed files: {reading.told}")
         if conda.scripted:
@@ -512,11 +513,6 @@ class _Linked:
                 hint="run them by hand to see why, or make the prefix without them "
                 "(that is the default)",
             )
-
-
-def _below_site(present: Mapping[str, os.stat_result]) -> dict[str, os.stat_result]:
-    below = f"{SITE}/"
-    return {p.removeprefix(below): s for p, s in present.items() if p.startswith(below)}
 
 
 def _does_not_hold(prefix: Path, findings: Sequence[Finding]) -> DoesNotHold:

@@ -18,7 +18,14 @@ from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
 from torchlock.realize.marker import Marker, read_marker, write_marker
-from torchlock.realize.obstacles import blocked, installed_paths, overwritten, refuse
+from torchlock.realize.obstacles import (
+    below_site,
+    blocked,
+    gone,
+    installed_paths,
+    overwritten,
+    refuse,
+)
 from torchlock.realize.place import (
     alone,
     check_prefix_name,
@@ -160,8 +167,8 @@ def _build(
             _make_interpreter(prefix, interpreter)
             introduce(prefix / "bin" / "python", store)
         site_packages = find_site(prefix).site_packages
-        gone = _gone(before, goal.wheels)
-        remove_from_stack(prefix / "bin" / "python", site_packages, gone, store)
+        old = gone(before, goal.wheels)
+        remove_from_stack(prefix / "bin" / "python", site_packages, old, store)
         following.result()
 
 
@@ -199,24 +206,16 @@ def _install_until_it_holds(
     return verdict
 
 
-def _gone(before: Sequence[str], now: Sequence[str]) -> list[str]:
-    """Return those of the wheels (`name==version`) before whose names are locked no more."""
-    names = {wheel.partition("==")[0] for wheel in now}
-    return sorted(wheel for wheel in before if wheel.partition("==")[0] not in names)
-
-
 def _survey(prefix: Path, marker: Marker, goal: Marker, records: Records, stamps: Stamps) -> None:
     """Raise `DoesNotHold` when going on would replace or remove what torchlock did not make."""
     reading = Reading(stamps)
     present = dict(walk(prefix))
     locked = stack_paths(prefix, records)
-    going = installed_paths(prefix, (), _gone(marker.wheels, goal.wheels))
+    going = installed_paths(prefix, (), gone(marker.wheels, goal.wheels))
     refuse(prefix, blocked(prefix, chain(locked, going), present, {}))
     if marker.lock != goal.lock:
-        below = f"{SITE}/"
-        installed = {p.removeprefix(below): s for p, s in present.items() if p.startswith(below)}
         found = differing_files(
-            Site(prefix, prefix / SITE), records, reading=reading, present=installed
+            Site(prefix, prefix / SITE), records, reading=reading, present=below_site(present)
         )
         refuse(prefix, overwritten(found, present, installed_paths(prefix, (), marker.wheels)))
 
