@@ -30,19 +30,12 @@ def test_names_that_cannot_work(foundation):
         assert repr(character) in caught.value.message
 
 
-def test_a_loop_of_links_can_be_worked_on_alone(tmp_path):
-    (tmp_path / "loop").symlink_to("loop")
+@pytest.mark.parametrize("target", ["link", "prefix"])
+def test_a_prefix_behind_a_link_or_a_loop_of_links_is_worked_on_alone(tmp_path, target):
+    (tmp_path / "link").symlink_to(target)
     store = Store(tmp_path / "store")
     another = pytest.raises(TorchlockError, match="another torchlock")
-    with alone(tmp_path / "loop", store), another, alone(tmp_path / "loop", store):
-        pass
-
-
-def test_one_prefix_under_two_names_is_worked_on_alone(tmp_path):
-    (tmp_path / "link").symlink_to("prefix")
-    store = Store(tmp_path / "store")
-    another = pytest.raises(TorchlockError, match="another torchlock")
-    with alone(tmp_path / "link", store), another, alone(tmp_path / "prefix", store):
+    with alone(tmp_path / "link", store), another, alone(tmp_path / target, store):
         pass
 
 

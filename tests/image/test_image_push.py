@@ -323,8 +323,7 @@ def waited(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def test_a_registry_says_how_long_to_wait(
     layout: Layout, registry: Registry, tmp_path: Path, waited: list[float], what: str
 ):
-    registry.login = f"Basic {LOGIN}"
-    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    log_in(registry, tmp_path)
     registry.faults = {what: ["429 after 17", "429 after 4000", "503"]}
     send(layout, registry)
     check(layout, registry)
@@ -384,6 +383,12 @@ def docker_config(tmp_path: Path, content: dict) -> None:
 LOGIN = base64.b64encode(b"me:secret").decode()
 
 
+def log_in(registry: Registry, tmp_path: Path) -> None:
+    """Have the registry ask for a login, and docker's configuration know it."""
+    registry.login = f"Basic {LOGIN}"
+    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+
+
 def test_logins_of_the_docker_configuration_are_used(
     layout: Layout, registry: Registry, tmp_path: Path
 ):
@@ -398,8 +403,7 @@ def test_logins_of_the_docker_configuration_are_used(
 def test_a_token_server_that_fails_for_a_while_is_asked_again(
     layout: Layout, registry: Registry, tmp_path: Path
 ):
-    registry.login = f"Basic {LOGIN}"
-    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    log_in(registry, tmp_path)
     registry.faults = {"GET token": ["429", "500", "drop", "503"]}
     send(layout, registry)
     check(layout, registry)
@@ -419,8 +423,7 @@ def test_a_token_server_that_fails_for_a_while_is_asked_again(
 def test_a_token_server_that_gives_none_is_named(
     layout: Layout, registry: Registry, tmp_path: Path, faults: list[str], says: str
 ):
-    registry.login = f"Basic {LOGIN}"
-    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    log_in(registry, tmp_path)
     registry.faults = {"GET token": faults}
     with pytest.raises(PushError, match=says):
         send(layout, registry)
@@ -460,8 +463,7 @@ def test_a_login_in_netrc_does_not_take_the_tokens_place(
     netrc = tmp_path / "netrc"
     netrc.write_text("machine 127.0.0.1 login me password another\n")
     monkeypatch.setenv("NETRC", str(netrc))
-    registry.login = f"Basic {LOGIN}"
-    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    log_in(registry, tmp_path)
     send(layout, registry)
     check(layout, registry)
 
@@ -469,8 +471,7 @@ def test_a_login_in_netrc_does_not_take_the_tokens_place(
 def test_a_storage_host_does_not_see_the_registrys_token(
     layout: Layout, registry: Registry, tmp_path: Path
 ):
-    registry.login = f"Basic {LOGIN}"
-    docker_config(tmp_path, {"auths": {registry.name: {"auth": LOGIN}}})
+    log_in(registry, tmp_path)
     with Registry() as storage:
         threading.Thread(target=storage.serve_forever, args=(0.01,), daemon=True).start()
         registry.storage, storage.uploads = f"http://{storage.name}", registry.uploads
