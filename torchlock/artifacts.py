@@ -1,4 +1,4 @@
-"""Artifacts: fetched by URL, verified by sha256 before anything reads them, kept by content.
+"""Artifacts: fetched by URL, verified by sha256 before anything uses them, kept by content.
 
 Layout of the store, below the user's cache directory or `TORCHLOCK_CACHE`:
 
@@ -6,9 +6,9 @@ Layout of the store, below the user's cache directory or `TORCHLOCK_CACHE`:
     partial/<hex>              a download under way or interrupted; resumed by the next
     locks/<hex>.lock           held while one process downloads; others wait and then reuse
 
-Everything read from the store is hashed again first, unless the caller goes by stamps: a file
-that no longer has its name's digest is thrown away and fetched anew. This module knows nothing
-of formats.
+Everything read from the store is hashed again, before (`fetch`) or while it is read
+(`Store.opened`), unless the caller goes by stamps: a file that no longer has its name's digest is
+thrown away and fetched anew. This module knows nothing of formats.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from filelock import FileLock
 from torchlock.errors import TorchlockError
 from torchlock.files import absolute
 from torchlock.http import new_session, retry_after, whole_number
+from torchlock.onepass import OnePass
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
@@ -60,6 +61,10 @@ REFUSED_STATUS = frozenset({401, 403, 407, 451})
 
 class ArtifactError(TorchlockError):
     """An artifact could not be fetched, or is not what the lock says."""
+
+
+class UnverifiedError(ArtifactError):
+    """What was read of a kept artifact was not it; `fetch` has it fetched anew."""
 
 
 class Artifact(Protocol):
@@ -118,6 +123,38 @@ class Store:
         self._checked.add(path)
         return path
 
+    def has(self, artifact: Artifact) -> bool:
+        """Say whether an artifact is there, verified or not."""
+        return os.path.exists(self.path(artifact))  # noqa: PTH110 - false where one may not look
+
+    @contextlib.contextmanager
+    def opened(self, artifact: Artifact, reading: Reading) -> Iterator[OnePass]:
+        """Open an artifact that is there, to be verified while it is read.
+
+        What was made of it counts only once the block has ended: there the rest is read, and
+        `UnverifiedError` raised for a file that has not the artifact's digest, or was written to
+        meanwhile. A file that this store has verified, or that is unchanged by `reading`'s
+        stamps, is not hashed again. Raises `UnverifiedError`, too, when it cannot be opened.
+        """
+        path = self.path(artifact)
+        try:
+            file = path.open("rb", buffering=0)
+        except OSError as error:
+            raise UnverifiedError(f"{path} cannot be read: {error.strerror}") from None
+        with file:
+            status = os.fstat(file.fileno())
+            if path in self._checked or reading.known(status) == artifact.sha256:
+                yield OnePass(path, file)
+                return
+            digest = hashlib.sha256()
+            opened = OnePass(path, file, digest)
+            yield opened
+            opened.finish()
+            if digest.hexdigest() != artifact.sha256 or _changed(status, os.fstat(file.fileno())):
+                raise UnverifiedError(f"{path} is not what the lock says, or is being changed")
+        reading.note(status, artifact.sha256)
+        self._checked.add(path)
+
     def _discard(self, path: Path, artifact: Artifact, actual: str) -> None:
         try:
             path.unlink()
@@ -127,6 +164,12 @@ class Store:
                 f"and it cannot be removed: {error.strerror}",
                 hint="remove the file, or set TORCHLOCK_CACHE to another directory",
             ) from None
+
+
+def _changed(before: os.stat_result, after: os.stat_result) -> bool:
+    """Say whether a file was written to between two looks at it."""
+    looks = {(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in (before, after)}
+    return len(looks) > 1
 
 
 def default_store() -> Store:

@@ -153,16 +153,20 @@ class Reading:
         """
         if digest := self.known(status):
             return digest
-        with self._counting:
-            self.read += 1
         with open(path, "rb", buffering=0, opener=_open) as stream:
             opened = os.fstat(stream.fileno())
             if (opened.st_dev, opened.st_ino) != (status.st_dev, status.st_ino):
                 raise OSError(errno.ESTALE, "it was replaced while it was looked at", str(path))
             digest = sha256_of_rest(stream)
-        if self._stamps:
-            self._stamps.note(opened, digest, self._began)
+        self.note(opened, digest)
         return digest
+
+    def note(self, status: os.stat_result, digest: str) -> None:
+        """Note what a file that was read to its end holds; `status` was taken before."""
+        with self._counting:
+            self.read += 1
+        if self._stamps:
+            self._stamps.note(status, digest, self._began)
 
 
 def _open(path: str, flags: int) -> int:

@@ -29,7 +29,7 @@ CHUNK = 1 << 20
 OpenBytes = Callable[[], AbstractContextManager[IO[bytes]]]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One file or symbolic link of a tree.
 
@@ -63,14 +63,15 @@ def safe_relative_path(name: str) -> str:
     Raises `TorchlockError` for absolute paths, `..`, empty or `.` components, backslashes,
     drive letters and control characters (NUL, line ends), which listings cannot carry.
     """
-    parts = name.split("/")
+    between = f"/{name}/"  # every component has a slash on either side
     if (
-        not name
+        "//" in between
+        or "/./" in between
+        or "/../" in between
         or "\\" in name
         # Printable names have no such character; the standard library looks at all at once.
         or (not name.isprintable() and any(unicodedata.category(c) in _CONTROL for c in name))
-        or any(part in ("", ".", "..") for part in parts)
-        or parts[0].endswith(":")
+        or name.partition("/")[0].endswith(":")
     ):
         raise TorchlockError(f"unsafe path {name!r}: it does not name a file below the root")
     return name

@@ -25,12 +25,17 @@ from torchlock.oci.layer import (
     write_layer,
 )
 from torchlock.oci.tarball import Member
+from torchlock.onepass import OnePass
 
 
 def written(items):
     out = io.BytesIO()
     blob = write_layer(items, out)
     return blob, out.getvalue()
+
+
+def source(path: Path) -> OnePass:
+    return OnePass(path, path.open("rb", buffering=0))
 
 
 def deflated(path: Path, content: bytes, **lies) -> Stream:
@@ -42,7 +47,7 @@ def deflated(path: Path, content: bytes, **lies) -> Stream:
     )
     path.write_bytes(b"before" + raw + b"after")
     claims = {"length": len(raw), "size": len(content), "crc32": zlib.crc32(content), **lies}
-    return Stream(path, 6, claims["length"], claims["size"], claims["crc32"], "member")
+    return Stream(source(path), 6, claims["length"], claims["size"], claims["crc32"], "member")
 
 
 def everything(tmp_path: Path) -> list[Item]:
@@ -127,7 +132,7 @@ def test_what_stands_behind_a_stream_is_not_taken_along(tmp_path: Path, size: in
     raw = (tmp_path / "z").read_bytes()[6 : 6 + good.length]
     (tmp_path / "z").write_bytes(raw + bytes(behind))
     crc = zlib.crc32(bytes(size))
-    stream = Stream(tmp_path / "z", 0, good.length + behind, size, crc, "member")
+    stream = Stream(source(tmp_path / "z"), 0, good.length + behind, size, crc, "member")
     with pytest.raises(LayerError, match="member: the DEFLATE stream ends early"):
         written([stream_item("a", stream)])
 
@@ -138,7 +143,7 @@ def test_a_file_that_ends_inside_a_stream_is_named(tmp_path: Path, packed: bool)
     stream = deflated(tmp_path / "z", content)
     (tmp_path / "z").write_bytes((tmp_path / "z").read_bytes()[:50_000])
     if not packed:
-        stream = Stream(stream.path, 6, 80_000, 80_000, zlib.crc32(content), "member", False)
+        stream = Stream(stream.source, 6, 80_000, 80_000, zlib.crc32(content), "member", False)
     with pytest.raises(LayerError, match="z: ends inside member"):
         written([stream_item("a", stream)])
 
@@ -147,7 +152,7 @@ def test_a_bomb_is_noticed_before_it_has_burst(tmp_path: Path):
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     raw = packer.compress(bytes(64 << 20)) + packer.flush()
     (tmp_path / "z").write_bytes(raw)
-    stream = Stream(tmp_path / "z", 0, len(raw), 8 << 20, 0, "member")
+    stream = Stream(source(tmp_path / "z"), 0, len(raw), 8 << 20, 0, "member")
     with pytest.raises(LayerError, match="inflates to more than the 8388608 bytes"):
         written([stream_item("a", stream)])
 
@@ -170,16 +175,16 @@ def test_a_directory_may_follow_what_is_in_it_and_be_named_again():
 def test_garbage_instead_of_a_stream_is_refused(tmp_path: Path):
     (tmp_path / "z").write_bytes(b"\xff" * 100)
     with pytest.raises(LayerError, match="damaged DEFLATE stream"):
-        written([stream_item("a", Stream(tmp_path / "z", 0, 100, 5, 5, "member"))])
+        written([stream_item("a", Stream(source(tmp_path / "z"), 0, 100, 5, 5, "member"))])
 
 
 def test_stored_bytes_are_checked_too(tmp_path: Path):
     (tmp_path / "z").write_bytes(b"stored")
-    good = Stream(tmp_path / "z", 0, 6, 6, zlib.crc32(b"stored"), "m", deflated=False)
+    good = Stream(source(tmp_path / "z"), 0, 6, 6, zlib.crc32(b"stored"), "m", deflated=False)
     _, data = written([stream_item("a", good)])
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         assert archive.extractfile("a").read() == b"stored"
-    bad = Stream(tmp_path / "z", 0, 6, 6, 1, "m", deflated=False)
+    bad = Stream(source(tmp_path / "z"), 0, 6, 6, 1, "m", deflated=False)
     with pytest.raises(LayerError, match="CRC-32"):
         written([stream_item("a", bad)])
 

@@ -256,6 +256,37 @@ def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_p
     assert not (tmp_path / "copied" / "index.json").exists()
 
 
+def test_a_wheel_that_is_not_the_locked_one_leaves_no_layer_and_is_fetched_anew(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Its sha256 is known only when it has been copied; nothing else in it looks wrong."""
+    made, layers = render(world.source, tmp_path / "out", world.store)
+    wheel = world.source.wheels[1]
+    beta = world.store.path(wheel)
+    good = beta.read_bytes()
+    other = good.replace(b"\0\0\x21\0", b"\1\0\x21\0", 1)  # the time in a local header
+    assert other != good
+    beta.write_bytes(other)
+    with pytest.raises(ArtifactError, match="beta"):  # thrown away, and cannot be had again
+        render(world.source, tmp_path / "not", Store(world.store.root))
+    assert not beta.exists()
+    [key] = [p.key for p in plan(world.source) if p.kind == "wheels" and wheel in p.artifacts]
+    assert not Layout(tmp_path / "not").blob(layers[key][1].digest).exists()
+    assert not any("partial" in name for name in everything_below(tmp_path / "not"))
+
+    def download(self) -> Path:
+        path = self.store.path(self.artifact)
+        path.write_bytes(good)
+        return path
+
+    beta.write_bytes(other)
+    monkeypatch.setattr(artifacts._Download, "_download", download)
+    again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
+    assert again.digest == made.digest
+    for _, blob in made.layers:
+        assert "sha256:" + sha256(Layout(tmp_path / "again").blob(blob.digest)) == blob.digest
+
+
 def test_a_kept_layer_that_is_damaged_is_made_again(world: World, tmp_path: Path):
     made, layers = render(world.source, tmp_path / "out", world.store)
     digest = next(b.digest for title, b in layers.values() if title == "Debian: system")

@@ -7,6 +7,8 @@ import io
 import struct
 import tarfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,12 +17,19 @@ from tests.image.image_making import make_wheel
 from torchlock.errors import TorchlockError
 from torchlock.formats.zipstream import raw_members
 from torchlock.oci.layer import LayerError, write_layer
+from torchlock.onepass import OnePass
 from torchlock.realize.image_wheels import PREFIX, SITE, wheels_items
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[OnePass]:
+    with path.open("rb", buffering=0) as file:
+        yield OnePass(path, file)
 
 
 def render(*paths: Path) -> tuple[str, dict[str, bytes], dict[str, int]]:
     out = io.BytesIO()
-    blob = write_layer(wheels_items(list(paths)), out)
+    blob = write_layer(wheels_items(map(opened, paths)), out)
     with tarfile.open(fileobj=io.BytesIO(out.getvalue())) as archive:
         rows = [m for m in archive if m.isreg()]
         contents = {m.name: archive.extractfile(m).read() for m in rows}

@@ -119,9 +119,9 @@ def test_data_that_reaches_into_the_directory_is_refused(tmp_path: Path, more: i
         read(path)
 
 
-def test_an_archive_that_is_gone_is_named(tmp_path: Path):
+def test_an_offset_beyond_any_file_is_named(tmp_path: Path):
     path = make(tmp_path / "x.zip", one=DATA)
     with zipfile.ZipFile(path) as archive:
-        path.unlink()
-        with pytest.raises(ZipStreamError, match=r"x.zip: cannot be read \(No such file"):
+        archive.getinfo("one").header_offset = 1 << 63  # as ZIP64 may have it
+        with pytest.raises(ZipStreamError, match=r"x.zip: cannot be read \("):
             raw_members(path, archive)

@@ -7,7 +7,7 @@ archive says and maps its members to where they belong.
 
 from __future__ import annotations
 
-import base64
+import binascii
 import csv
 import hashlib
 import io
@@ -21,6 +21,7 @@ from configparser import ConfigParser
 from configparser import Error as ConfigError
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import IO, Literal
 
@@ -56,6 +57,9 @@ INSTALLER_METADATA = frozenset(
 """Files in a `.dist-info` directory that installers write: no part of a tree digest."""
 
 
+_EXECUTABLE = 0o111 << 16
+"""The execute bits among a member's external attributes."""
+
 _DAMAGE = (
     zipfile.BadZipFile,
     zipfile.LargeZipFile,
@@ -74,7 +78,7 @@ class WheelError(TorchlockError):
     """The archive is not a wheel that can be installed as it stands."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class WheelFile:
     """One member of a wheel and where it goes.
 
@@ -129,9 +133,10 @@ def in_tree(path: str) -> bool:
     return not (rest in INSTALLER_METADATA and top.endswith(".dist-info"))
 
 
-def read_wheel(path: Path) -> Wheel:
+def read_wheel(path: Path, file: IO[bytes] | None = None) -> Wheel:
     """Open a wheel and return its layout; contents are read only when an entry is opened.
 
+    It is read from `file` where that is given, which stays open when the wheel is closed.
     Raises `WheelError` when the archive is damaged, encrypted, has unsafe or duplicate names,
     links, members no scheme explains, or no consistent `.dist-info`.
     """
@@ -139,12 +144,12 @@ def read_wheel(path: Path) -> Wheel:
         filename_name, filename_version, _, _ = parse_wheel_filename(path.name)
     except InvalidWheelFilename as error:
         raise WheelError(f"{path.name}: not a wheel's file name ({error})") from None
-    archive = _open_archive(path)
+    archive = _open_archive(path, file)
     try:
         members = _checked_members(path, archive)
         dist_info = _dist_info(path, members, str(filename_name), str(filename_version))
         record = _record(path, archive, dist_info)
-        data_dir = dist_info.removesuffix(".dist-info") + ".data"
+        data_dir = dist_info.removesuffix(".dist-info") + ".data/"
         files = tuple(
             _wheel_file(path, archive, info, record, data_dir) for info in members.values()
         )
@@ -163,9 +168,9 @@ def read_wheel(path: Path) -> Wheel:
         raise
 
 
-def _open_archive(path: Path) -> zipfile.ZipFile:
+def _open_archive(path: Path, file: IO[bytes] | None) -> zipfile.ZipFile:
     try:
-        return zipfile.ZipFile(path)
+        return zipfile.ZipFile(file or path)
     except _DAMAGE as error:
         raise WheelError(f"{path.name}: damaged archive ({error})") from None
 
@@ -229,8 +234,9 @@ def _record(path: Path, archive: zipfile.ZipFile, dist_info: str) -> dict[str, s
 
 
 def _record_hash(path: Path, value: str) -> str:
-    try:
-        raw = base64.urlsafe_b64decode(value + "=" * (-len(value) % 4))
+    try:  # what base64.urlsafe_b64decode does, in less time
+        padded = value.replace("-", "+").replace("_", "/") + "=" * (-len(value) % 4)
+        raw = binascii.a2b_base64(padded)
     except ValueError:
         raw = b""
     if len(raw) != 32:
@@ -274,37 +280,38 @@ def _wheel_file(
     member = info.filename
     scheme: Scheme = "site"
     target = member
-    if member.startswith(data_dir + "/"):
+    if member.startswith(data_dir):
         _, key, target = member.split("/", 2) if member.count("/") >= 2 else (member, "", "")
         if key not in _DATA_SCHEMES:
             raise WheelError(f"{path.name}: {member} is in no known .data scheme")
         scheme = _DATA_SCHEMES[key]
+    # Installers keep no other bit of the mode; scripts are always made executable.
+    executable = bool(info.external_attr & _EXECUTABLE) or scheme == "scripts"
     entry = Entry(
-        path=target,
-        size=info.file_size,
-        # Installers keep no other bit of the mode; scripts are always made executable.
-        executable=bool((info.external_attr >> 16) & 0o111) or scheme == "scripts",
-        sha256=record.get(member),
-        opens=lambda: _open_member(path, archive, member),
+        target,
+        info.file_size,
+        executable,
+        record.get(member),
+        opens=partial(_open_member, path, archive, member),
     )
     return WheelFile(scheme, entry, member)
 
 
 def _check_targets(path: Path, files: Iterable[WheelFile]) -> None:
     """Raise `WheelError` when two members would be installed to one place, or one below another."""
-    targets = {(f.scheme, f.entry.path): f.member for f in files}
-    directories: dict[Scheme, set[str]] = {f.scheme: {""} for f in files}
+    members: dict[str, str] = {}
+    directories: set[str] = set()
     for file in files:
-        other = targets[file.scheme, file.entry.path]
+        place = f"{file.scheme}/{file.entry.path}"
+        other = members.setdefault(place, file.member)
         if other != file.member:
-            raise WheelError(f"{path.name}: {file.member} and {other} go to the same place")
-        parent = file.entry.path.rpartition("/")[0]
-        while parent not in directories[file.scheme]:
-            directories[file.scheme].add(parent)
+            raise WheelError(f"{path.name}: {other} and {file.member} go to the same place")
+        parent = place.rpartition("/")[0]
+        while parent and parent not in directories:
+            directories.add(parent)
             parent = parent.rpartition("/")[0]
-    for (scheme, target), member in targets.items():
-        if target in directories[scheme]:
-            raise WheelError(f"{path.name}: {member} is a file and a directory")
+    for place in directories & members.keys():
+        raise WheelError(f"{path.name}: {members[place]} is a file and a directory")
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class _Inflater(Protocol):
     unconsumed_tail: bytes
     unused_data: bytes
 
-    def decompress(self, data: bytes, max_length: int = ...) -> bytes: ...
+    def decompress(self, data: bytes | memoryview, max_length: int = ...) -> bytes: ...
 
 
 def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:

@@ -9,8 +9,7 @@ missing parent directory once, before its first entry.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
@@ -24,6 +23,8 @@ PACK = 4 << 20
 
 _READ = 256 << 10
 _SMALL = 64 << 10
+"""Pieces below this are gathered before they are written: most files of a wheel are small."""
+
 _INFLATE = 4 << 20
 
 
@@ -31,15 +32,26 @@ class LayerError(TorchlockError):
     """A layer cannot be written as it is described."""
 
 
-@dataclass(frozen=True)
+class Source(Protocol):
+    """A file that streams are read from, its ranges mostly in the order of their offsets."""
+
+    @property
+    def path(self) -> Path:
+        """Where it is, for messages."""
+
+    def pieces(self, offset: int, length: int) -> Iterator[memoryview]:
+        """Yield the bytes of a range, fewer where the source ends; one is good until the next."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stream:
-    """Bytes inside a file: a raw DEFLATE stream or, unless `deflated`, the bytes themselves.
+    """Bytes inside a source: a raw DEFLATE stream or, unless `deflated`, the bytes themselves.
 
     `offset` and `length` locate them, in bytes; `size` and `crc32` are those of what the stream
     inflates to, as its archive claims; `name` is for messages.
     """
 
-    path: Path
+    source: Source
     offset: int
     length: int
     size: int
@@ -55,7 +67,7 @@ class Contents(Protocol):
         """Return the next bytes, at most `count` of them; none at the end."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Item:
     """One entry of a layer: its header, and the contents of a file."""
 
@@ -102,34 +114,33 @@ class _Sink:
     inner: hashlib._Hash = field(default_factory=hashlib.sha256)
     size: int = 0
     pending: bytearray = field(default_factory=bytearray)
-    gathered: list[bytes] = field(default_factory=list)
-    held: int = 0
-    source: tuple[Path, IO[bytes]] | None = None
+    gathered: bytearray = field(default_factory=bytearray)
 
-    def write(self, data: bytes) -> None:
-        """Write small pieces together: most files of a wheel are a few kilobytes."""
-        if len(data) >= _SMALL:
+    def write(self, data: bytes | memoryview) -> None:
+        if len(data) < _SMALL:
+            self.gathered += data
+            if len(self.gathered) < _READ:
+                return
+            self.drain()
+        else:
             self.drain()
             self._put(data)
-            return
-        self.gathered.append(data)
-        self.held += len(data)
-        if self.held >= _READ:
-            self.drain()
 
     def drain(self) -> None:
         if self.gathered:
-            self._put(b"".join(self.gathered))
+            self._put(self.gathered)
             self.gathered.clear()
-            self.held = 0
 
-    def _put(self, data: bytes) -> None:
+    def _put(self, data: bytes | bytearray | memoryview) -> None:
         self.out.write(data)
         self.size += len(data)
         if self.hashed:
             self.outer.update(data)
 
-    def plain(self, data: bytes) -> None:
+    def plain(self, data: bytes | memoryview) -> None:
+        if len(self.pending) + len(data) < PACK:
+            self.pending += data
+            return
         view = memoryview(data)
         while len(self.pending) + len(view) >= PACK:
             room = PACK - len(self.pending)
@@ -146,41 +157,25 @@ class _Sink:
             self.pending.clear()
 
     def stream(self, stream: Stream) -> None:
-        source = self._opened(stream.path)
-        source.seek(stream.offset)
         if not stream.deflated:
-            self._pack_stored(source, stream)
+            self._pack_stored(stream)
             return
         self.flush()
         self.write(gzipped.HEADER)
         if self.hashed:
-            self._copy_checked(source, stream)
+            self._copy_checked(stream)
         else:
-            self._copy(source, stream)
+            for piece in _pieces(stream):
+                self.write(piece)
         self.write(gzipped.trailer(stream.crc32, stream.size))
 
-    def _opened(self, path: Path) -> IO[bytes]:
-        """Return the file at `path`; a wheel's streams come one after the other."""
-        if self.source is None or self.source[0] != path:
-            self.close()
-            self.source = path, path.open("rb", buffering=_READ)
-        return self.source[1]
-
-    def close(self) -> None:
-        if self.source:
-            self.source[1].close()
-            self.source = None
-
-    def _pack_stored(self, source: IO[bytes], stream: Stream) -> None:
-        left, crc = stream.length, 0
-        while left:
-            left -= len(chunk := _read(source, min(left, _READ), stream))
-            crc = gzipped.crc32(chunk, crc)
-            self.plain(chunk)
+    def _pack_stored(self, stream: Stream) -> None:
+        crc = 0
+        for piece in _pieces(stream):
+            crc = gzipped.crc32(piece, crc)
+            self.plain(piece)
         if crc != stream.crc32:
-            raise LayerError(
-                f"{stream.name}: has CRC-32 {crc:08x}, its archive claims {stream.crc32:08x}"
-            )
+            raise _fault(stream, f"has CRC-32 {crc:08x}, its archive claims {stream.crc32:08x}")
 
     def copy(self, contents: Contents, member: Member) -> None:
         left = member.size
@@ -191,48 +186,49 @@ class _Sink:
             left -= len(chunk)
             self.plain(chunk)
 
-    def _copy(self, source: IO[bytes], stream: Stream) -> None:
-        left = stream.length
-        while left:
-            left -= len(chunk := _read(source, min(left, _READ), stream))
-            self.write(chunk)
-
-    def _copy_checked(self, source: IO[bytes], stream: Stream) -> None:
-        inflater, left, size, crc = gzipped.inflater(), stream.length, 0, 0
-        while left:
-            left -= len(chunk := _read(source, min(left, _READ), stream))
-            self.write(chunk)
+    def _copy_checked(self, stream: Stream) -> None:
+        inflater, size, crc = gzipped.inflater(), 0, 0
+        for piece in _pieces(stream):
+            self.write(piece)
+            chunk: bytes | memoryview = piece
             while chunk and not inflater.eof:
                 try:
                     # The bound keeps a stream that lies about its size from filling memory.
                     data = inflater.decompress(chunk, _INFLATE)
                 except Exception as error:  # zlib.error and isal's are different classes
-                    raise LayerError(f"{stream.name}: damaged DEFLATE stream ({error})") from None
+                    raise _fault(stream, f"damaged DEFLATE stream ({error})") from None
                 chunk = inflater.unconsumed_tail
                 size += len(data)
                 crc = gzipped.crc32(data, crc)
                 self.inner.update(data)
                 if size > stream.size:
-                    raise LayerError(
-                        f"{stream.name}: inflates to more than the {stream.size} bytes "
-                        "its archive claims"
+                    raise _fault(
+                        stream,
+                        f"inflates to more than the {stream.size} bytes its archive claims",
                     )
             if inflater.eof and (inflater.unused_data or chunk):
-                raise LayerError(f"{stream.name}: the DEFLATE stream ends early")
+                raise _fault(stream, "the DEFLATE stream ends early")
         if not inflater.eof:
-            raise LayerError(f"{stream.name}: the DEFLATE stream is cut off")
+            raise _fault(stream, "the DEFLATE stream is cut off")
         if (size, crc) != (stream.size, stream.crc32):
-            raise LayerError(
-                f"{stream.name}: inflates to {size} bytes with CRC-32 {crc:08x}, its archive "
-                f"claims {stream.size} and {stream.crc32:08x}"
+            raise _fault(
+                stream,
+                f"inflates to {size} bytes with CRC-32 {crc:08x}, its archive "
+                f"claims {stream.size} and {stream.crc32:08x}",
             )
 
 
-def _read(source: IO[bytes], count: int, stream: Stream) -> bytes:
-    chunk = source.read(count)
-    if not chunk:
-        raise LayerError(f"{stream.path}: ends inside {stream.name}")
-    return chunk
+def _pieces(stream: Stream) -> Iterator[memoryview]:
+    left = stream.length
+    for piece in stream.source.pieces(stream.offset, left):
+        left -= len(piece)
+        yield piece
+    if left:
+        raise LayerError(f"{stream.source.path.name}: ends inside {stream.name}")
+
+
+def _fault(stream: Stream, what: str) -> LayerError:
+    return LayerError(f"{stream.source.path.name}: {stream.name}: {what}")
 
 
 def write_layer(items: Iterable[Item], out: IO[bytes]) -> Blob:
@@ -241,8 +237,8 @@ def write_layer(items: Iterable[Item], out: IO[bytes]) -> Blob:
     Every spliced stream is inflated on the way: size and CRC-32 have to be what its archive
     claims. Raises `LayerError` for damaged streams and for two entries with one path.
     """
-    with closing(_Sink(out, hashed=True)) as sink:
-        _write(items, sink)
+    sink = _Sink(out, hashed=True)
+    _write(items, sink)
     return Blob(f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}")
 
 
@@ -252,8 +248,8 @@ def copy_layer(items: Iterable[Item], out: IO[bytes], recorded: Blob) -> None:
     Sound only where the inputs were verified by their own sha256: those and the rules of this
     module imply the bytes. Raises `LayerError` when the size is not the recorded one.
     """
-    with closing(_Sink(out, hashed=False)) as sink:
-        _write(items, sink)
+    sink = _Sink(out, hashed=False)
+    _write(items, sink)
     if sink.size != recorded.size:
         raise LayerError(f"wrote {sink.size} bytes of a layer recorded with {recorded.size}")
 
@@ -289,11 +285,8 @@ def _write(items: Iterable[Item], sink: _Sink) -> None:
 
 
 def _missing_parents(path: str, directories: set[str]) -> list[str]:
-    missing = []
-    while "/" in path:
-        path = path.rpartition("/")[0]
-        if path in directories:
-            break
+    missing: list[str] = []
+    while (path := path.rpartition("/")[0]) and path not in directories:
         missing.append(path)
         directories.add(path)
     return missing[::-1]

@@ -6,18 +6,23 @@ target or a size does not fit. No owner names, and no times but those that an ar
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import Literal
+from zlib import adler32
 
 BLOCK = 512
 END = bytes(2 * BLOCK)
 """Two empty blocks end an archive."""
 
+_USTAR = struct.Struct("100s24s24s8ss100s8s64x16s155s12x")
+"""Name; mode, user and group; size and time; checksum; type; link; magic; devices; prefix."""
+
 Kind = Literal["file", "link", "symlink", "directory"]
 _TYPES: dict[Kind, bytes] = {"file": b"0", "link": b"1", "symlink": b"2", "directory": b"5"}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Member:
     """What a tar header says of one entry.
 
@@ -84,19 +89,21 @@ def _pax(key: str, value: bytes) -> bytes:
 def _ustar(
     name: bytes, prefix: bytes, member: Member, size: int, target: bytes, kind: bytes
 ) -> bytes:
-    fields = b"".join(
-        (
-            name.ljust(100, b"\0"),
-            b"%07o\0%07o\0%07o\0" % (member.mode, member.uid, member.gid),
-            b"%011o\0%011o\0" % (size, member.mtime),
-            b" " * 8,
-            kind,
-            target.ljust(100, b"\0"),
-            b"ustar\x0000",
-            bytes(32 + 32),
-            b"%07o\0%07o\0" % (0, 0),
-            prefix.ljust(155, b"\0"),
-            bytes(12),
-        )
+    fields = _USTAR.pack(
+        name,
+        b"%07o\0%07o\0%07o\0" % (member.mode, member.uid, member.gid),
+        b"%011o\0%011o\0" % (size, member.mtime),
+        b" " * 8,
+        kind,
+        target,
+        b"ustar\x0000",
+        b"%07o\0%07o\0" % (0, 0),
+        prefix,
     )
-    return fields[:148] + b"%06o\0 " % sum(fields) + fields[156:]
+    return b"%b%06o\0 %b" % (fields[:148], _sum(fields), fields[156:])
+
+
+def _sum(block: bytes) -> int:
+    """Return the sum of a block's bytes."""
+    # Adler-32's lower half is one more, modulo 65521, which half a block cannot reach.
+    return (adler32(block[:256]) & 0xFFFF) + (adler32(block[256:]) & 0xFFFF) - 2

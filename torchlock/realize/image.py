@@ -17,7 +17,14 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO
 
-from torchlock.artifacts import Artifact, ArtifactError, Mirrors, Store, fetch
+from torchlock.artifacts import (
+    Artifact,
+    ArtifactError,
+    Mirrors,
+    Store,
+    UnverifiedError,
+    fetch,
+)
 from torchlock.errors import DoesNotHold
 from torchlock.formats.wheel import WheelError, read_wheel
 from torchlock.formats.zipstream import ZipStreamError
@@ -25,6 +32,7 @@ from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.oci.reference import parse_name
+from torchlock.onepass import OnePass
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -43,7 +51,6 @@ from torchlock.realize.place import read_stamps
 from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
 from torchlock.stamps import Reading
-from torchlock.tree import CHUNK
 
 DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
 
@@ -125,6 +132,15 @@ class _Render:
         if not missing:
             return have
         self._fetch(missing)
+        stamps = read_stamps(self.store)
+        self.reading = Reading(stamps)
+        try:
+            return have | self._make(missing)
+        finally:
+            stamps.write()
+
+    def _make(self, missing: Sequence[Planned]) -> dict[str, Blob]:
+        made: dict[str, Blob] = {}
         rootfs = [p for p in self.planned if p.kind == "rootfs"] if _any_rootfs(missing) else []
         jobs: list[Callable[[], dict[str, Blob]]] = []
         if rootfs:
@@ -139,12 +155,14 @@ class _Render:
             futures = [pool.submit(job) for job in jobs]
             try:
                 for future in futures:
-                    have.update(future.result())
+                    made.update(future.result())
             except BaseException:
                 for future in futures:
                     future.cancel()
                 raise
-        return have
+        if any(self._copies(p) for p in missing):
+            self.say(f"wheels of known layers: {self.reading.told}")
+        return made
 
     def _present(self, planned: Planned) -> Blob | None:
         """Return the layer if it needs no work: it is in the layout, or kept whole."""
@@ -167,30 +185,24 @@ class _Render:
     def _fetch(self, missing: Sequence[Planned]) -> None:
         if self.source.conda and any(p.kind in ("conda", "bytecode") for p in missing):
             self._fetch_conda()
-        # What a new layer is made from is read; what a known one is copied from goes by stamps.
-        self._fetch_wheels(p for p in missing if not self._copies(p))
-        if copied := [p for p in missing if self._copies(p)]:
-            stamps = read_stamps(self.store)
-            reading = Reading(stamps)
-            self._fetch_wheels(copied, reading)
-            stamps.write()
-            self.say(f"wheels of known layers: {reading.told}")
+        self._fetch_wheels(missing)
         if any(p.kind != "wheels" for p in missing):
             debs = fetch_debs(self.source.rootfs, self.store, self.progress)
             self.paths.update(
                 (d.sha256, p) for d, p in zip(self.source.rootfs.packages, debs, strict=True)
             )
 
-    def _fetch_wheels(self, layers: Iterable[Planned], reading: Reading | None = None) -> None:
-        wheels = {a.sha256: a for p in layers for a in _wheels_of(p)}
-        paths = fetch(
-            wheels.values(),
-            self.store,
-            mirrors=self.mirrors,
-            progress=self.progress,
-            reading=reading,
-        )
-        self.paths.update(zip(wheels, paths, strict=True))
+    def _fetch_wheels(self, missing: Sequence[Planned]) -> None:
+        # What a known layer is copied from is verified by `_copy_wheels`, while it is read.
+        wanted = [
+            wheel
+            for p in missing
+            for wheel in _wheels_of(p)
+            if not self._copies(p) or not self.store.has(wheel)
+        ]
+        fetch(wanted, self.store, mirrors=self.mirrors, progress=self.progress)
+        wheels = {wheel for p in missing for wheel in _wheels_of(p)}
+        self.paths.update((wheel.sha256, self.store.path(wheel)) for wheel in wheels)
 
     def _fetch_conda(self) -> None:
         try:
@@ -221,23 +233,24 @@ class _Render:
             return self._write(planned, _conda_items(layer, self.compiler))
         known = self.known(planned)
         if known is None or not self._copies(planned):
-            return self._write(planned, wheels_items(self._paths(planned.artifacts)))
+            return self._write(planned, self._wheels_items(planned))
         try:
             return self._copy_wheels(planned, known)
-        except (LayerError, WheelError, ZipStreamError):
-            # Stamps do not show a disk that decays: read the wheels, and fetch what is not them.
+        except (UnverifiedError, LayerError, WheelError, ZipStreamError):
+            # Not the locked wheels, or a disk that decays under its stamps: fetch what is not them.
             fetch(_wheels_of(planned), Store(self.store.root), mirrors=self.mirrors)
             return self._copy_wheels(planned, known)
 
     def _copy_wheels(self, planned: Planned, known: Blob) -> Blob:
-        paths = self._paths(planned.artifacts)
-
         def copy(stream: IO[bytes]) -> str:
-            copy_layer(wheels_items(paths), stream, known)
+            copy_layer(self._wheels_items(planned), stream, known)
             return known.digest
 
         self.layout.add(copy)
         return known
+
+    def _wheels_items(self, planned: Planned) -> Iterator[Item]:
+        return wheels_items(self.store.opened(a, self.reading) for a in planned.artifacts)
 
     def _unpack_compilers(self, stack: ExitStack) -> None:
         """Unpack the interpreters that the system's and the stack's byte code is made by."""
@@ -318,9 +331,8 @@ def _any_rootfs(missing: Iterable[Planned]) -> bool:
 def _copy(path: Path, stream: IO[bytes], digest: str) -> str:
     actual = hashlib.sha256()
     with path.open("rb", buffering=0) as source:
-        while chunk := source.read(CHUNK):
-            stream.write(chunk)
-            actual.update(chunk)
+        for piece in OnePass(path, source, actual).pieces(0, os.fstat(source.fileno()).st_size):
+            stream.write(piece)
     if actual.hexdigest() != digest.removeprefix("sha256:"):
         raise LayerError(f"{path} does not have its name's digest")
     return digest

@@ -10,13 +10,15 @@ import base64
 import csv
 import hashlib
 import io
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 
-from torchlock.formats.wheel import INSTALLER_METADATA, Wheel, WheelFile, read_wheel
+from torchlock.formats.wheel import INSTALLER_METADATA, Scheme, Wheel, WheelFile, read_wheel
 from torchlock.formats.zipstream import RawMember, raw_members
 from torchlock.lock import PYTHON_VERSION
 from torchlock.oci.layer import Item, LayerError, Stream, file_item, stream_item
+from torchlock.oci.tarball import Member
+from torchlock.onepass import OnePass
 
 PREFIX = "opt/torchlock"
 """Where the stack lives in the image, whatever the foundation."""
@@ -28,6 +30,9 @@ INTERPRETER = f"/{PREFIX}/bin/python{PYTHON_VERSION}"
 _TO_PREFIX = "../../../"
 """From site-packages to the prefix, as RECORD writes paths."""
 
+Opening = AbstractContextManager[OnePass]
+"""A wheel that is opened when its turn comes, and closed after it."""
+
 _SCRIPT = """#!{interpreter}
 import sys
 from {module} import {name}
@@ -36,73 +41,72 @@ if __name__ == "__main__":
 """
 
 
-def wheels_items(paths: list[Path]) -> Iterator[Item]:
-    """Yield the entries of several wheels for one layer, in the order of `paths`.
+def wheels_items(wheels: Iterable[Opening]) -> Iterator[Item]:
+    """Yield the entries of several wheels for one layer, in their order.
 
     A file that two of them carry with the same size and CRC-32 is written once. Raises
     `LayerError` when they disagree, `WheelError` or `ZipStreamError` for a bad archive.
     """
-    seen: dict[str, tuple[object, str]] = {}
-    for path in paths:
-        for item in wheel_items(path):
-            identity = _identity(item)
-            known = seen.setdefault(item.member.path, (identity, path.name))
-            if known == (identity, path.name):
-                yield item
-            elif known[0] != identity:
-                raise LayerError(f"{known[1]} and {path.name} disagree about {item.member.path}")
+    seen: dict[str, tuple[Member, object, str]] = {}
+    for wheel in wheels:
+        with wheel as opened:
+            name = opened.path.name
+            for item in wheel_items(opened):
+                contents = item.contents
+                identity = contents.crc32 if isinstance(contents, Stream) else contents
+                this = item.member, identity, name
+                known = seen.setdefault(item.member.path, this)
+                if known is this or known == this:
+                    yield item
+                elif known[:2] != this[:2]:
+                    raise LayerError(f"{known[2]} and {name} disagree about {item.member.path}")
 
 
-def _identity(item: Item) -> object:
-    contents = item.contents
-    if isinstance(contents, Stream):
-        return item.member, contents.crc32
-    return item.member, contents
+def wheel_items(opened: OnePass) -> Iterator[Item]:
+    """Yield the entries that an installed wheel consists of, in archive order.
 
-
-def wheel_items(path: Path) -> Iterator[Item]:
-    """Yield the entries that an installed wheel consists of, in archive order."""
-    with read_wheel(path) as wheel:
-        members = raw_members(path, wheel.archive)
+    The streams of one are to be read before the next is asked for.
+    """
+    with read_wheel(opened.path, opened.file) as wheel:
+        members = raw_members(opened.path, wheel.archive)
+        roots = _roots(wheel)
         record: list[tuple[str, str, str]] = []
         for file in wheel.files:
             if _written_by_installers(file, wheel.dist_info):
                 continue
-            item = _item(path, wheel, file, members[file.member])
+            where = f"{roots[file.scheme]}/{file.entry.path}"
+            item = _item(opened, wheel, file, where, members[file.member])
             record.append(_row(wheel, file, item))
             yield item
         yield from _installed(wheel, record)
 
 
-def _written_by_installers(file: WheelFile, dist_info: str) -> bool:
-    directory, _, name = file.entry.path.rpartition("/")
-    return file.scheme == "site" and directory == dist_info and name in INSTALLER_METADATA
-
-
-def _item(path: Path, wheel: Wheel, file: WheelFile, raw: RawMember) -> Item:
-    where = _place(wheel, file)
-    mode = 0o755 if file.entry.executable else 0o644
-    if file.scheme == "scripts":
-        with wheel.open(file) as stream:
-            return file_item(where, _with_interpreter(stream.read()), mode)
-    if raw.size == 0:
-        return file_item(where, b"", mode)
-    name = f"{path.name}: {raw.name}"
-    return stream_item(
-        where,
-        Stream(path, raw.offset, raw.length, raw.size, raw.crc32, name, raw.deflated),
-        mode,
-    )
-
-
-def _place(wheel: Wheel, file: WheelFile) -> str:
-    roots = {
+def _roots(wheel: Wheel) -> dict[Scheme, str]:
+    """Return where the files of each scheme go."""
+    return {
         "site": SITE,
         "scripts": f"{PREFIX}/bin",
         "data": PREFIX,
         "headers": f"{PREFIX}/include/site/python{PYTHON_VERSION}/{wheel.name}",
     }
-    return f"{roots[file.scheme]}/{file.entry.path}"
+
+
+def _written_by_installers(file: WheelFile, dist_info: str) -> bool:
+    if file.scheme != "site" or not file.entry.path.startswith(dist_info):
+        return False
+    directory, _, name = file.entry.path.rpartition("/")
+    return directory == dist_info and name in INSTALLER_METADATA
+
+
+def _item(opened: OnePass, wheel: Wheel, file: WheelFile, where: str, raw: RawMember) -> Item:
+    mode = 0o755 if file.entry.executable else 0o644
+    if file.scheme == "scripts":
+        with wheel.open(file) as script:
+            return file_item(where, _with_interpreter(script.read()), mode)
+    if raw.size == 0:
+        return file_item(where, b"", mode)
+    stream = Stream(opened, raw.offset, raw.length, raw.size, raw.crc32, raw.name, raw.deflated)
+    return stream_item(where, stream, mode)
 
 
 def _with_interpreter(script: bytes) -> bytes:
