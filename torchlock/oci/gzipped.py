@@ -46,7 +46,9 @@ class _Inflater(Protocol):
 
 def crc32(data: bytes | bytearray | memoryview, value: int = 0) -> int:
     """Return the CRC-32 of `data`, continued from `value`."""
-    return _zlib.crc32(data, value)
+    # libdeflate's: isal's leaves the vector registers in a state that takes OpenSSL's sha256 a
+    # third longer (1.9.1, on a processor with AVX-512 and the SHA extensions).
+    return int(deflate.crc32(data, value))
 
 
 def inflater() -> _Inflater:
