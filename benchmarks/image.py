@@ -40,6 +40,7 @@ from torchlock.artifacts import Store, default_store
 from torchlock.formats.zipstream import raw_members
 from torchlock.oci import gzipped
 from torchlock.oci.layout import Layout
+from torchlock.onepass import OnePass
 from torchlock.realize.image import render, standard_library, wheel_sources
 from torchlock.realize.image_bytecode import compiled, compiler_packages, unpack_compiler
 from torchlock.realize.image_plan import ImageSource, image_source
@@ -129,7 +130,7 @@ def hash_and_inflate(image: ImageSource) -> None:
         with wheel.open("rb", buffering=0) as stream, zipfile.ZipFile(wheel) as archive:
             while chunk := stream.read(CHUNK):
                 outer.update(chunk)
-            for member in raw_members(wheel, archive).values():
+            for member in raw_members(wheel, archive, OnePass(wheel, stream).read):
                 inflater, left = gzipped.inflater(), member.length
                 stream.seek(member.offset)
                 while left and member.deflated:

@@ -46,6 +46,10 @@ class OnePass:
             elif not self._advance():
                 return
 
+    def read(self, offset: int, length: int) -> bytes:
+        """Return the bytes of a range, fewer where the file ends. Raises as `pieces` does."""
+        return b"".join(map(bytes, self.pieces(offset, length)))
+
     def finish(self) -> None:
         """Read what is left of the file, so that all of it went through the digest."""
         while self._advance():

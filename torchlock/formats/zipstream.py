@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import struct
 import zipfile
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, cast
+from typing import cast
 
 from torchlock.errors import TorchlockError
 
@@ -38,39 +39,54 @@ class RawMember:
     deflated: bool
 
 
-def raw_members(path: Path, archive: zipfile.ZipFile) -> dict[str, RawMember]:
-    """Return every file member of the archive opened from `path`, directories left out.
+Read = Callable[[int, int], bytes]
+"""Returns the bytes at an offset, as many as asked for unless the file ends."""
+
+
+def raw_members(path: Path, archive: zipfile.ZipFile, read: Read) -> Iterator[RawMember]:
+    """Yield every file member, in the directory's order, of the archive opened from `path`.
+
+    Local headers are read with `read` when their turn comes; in nearly all archives each lies
+    just before its member's data, so one pass can take both.
 
     Raises `ZipStreamError` when the archive is damaged, encrypted, uses another method than
     stored or DEFLATE, names a member twice, or when a local header is absent, names another
     member, or lies in another member's data.
     """
+    infos = [info for info in archive.infolist() if not info.is_dir()]
     try:
-        return _raw_members(archive)
+        if len({info.filename for info in infos}) != len(infos):
+            raise _Disagreement("a member's name occurs twice")
+        following = _following(infos)
+        for info in infos:
+            member = _raw_member(info, read)
+            _check_end(member, following[info.header_offset], archive.start_dir)
+            yield member
     except _Disagreement as fault:
         raise ZipStreamError(f"{path.name}: {fault}") from None
-    except (OSError, ValueError, OverflowError) as error:  # offsets beyond any file
-        raise ZipStreamError(f"{path.name}: cannot be read ({error})") from None
 
 
 class _Disagreement(Exception):  # noqa: N818 - becomes a ZipStreamError that names the archive
     pass
 
 
-def _raw_members(archive: zipfile.ZipFile) -> dict[str, RawMember]:
-    raw = cast(IO[bytes], archive.fp)
-    infos = [info for info in archive.infolist() if not info.is_dir()]
-    members = [_raw_member(info, raw) for info in infos]
-    starts = (info.header_offset for info in infos)
-    placed = sorted(zip(starts, members, strict=True), key=lambda s: s[0])
-    _check_disjoint(placed, archive.start_dir)
-    found = {member.name: member for member in members}
-    if len(found) != len(members):
-        raise _Disagreement("a member's name occurs twice")
-    return found
+def _following(infos: list[zipfile.ZipInfo]) -> dict[int, zipfile.ZipInfo | None]:
+    """Return what comes next in the file, by the offset of a member's local header."""
+    placed = sorted(infos, key=lambda info: info.header_offset)
+    pairs = zip(placed, [*placed[1:], None], strict=False)
+    # Backwards: of members at one offset, the first keeps the other as what comes next.
+    return {info.header_offset: after for info, after in reversed([*pairs])}
 
 
-def _raw_member(info: zipfile.ZipInfo, raw: IO[bytes]) -> RawMember:
+def _check_end(member: RawMember, after: zipfile.ZipInfo | None, directory: int) -> None:
+    end = member.offset + member.length
+    if after and end > after.header_offset:
+        raise _Disagreement(f"{after.filename} lies in another member's data")
+    if end > directory:
+        raise _Disagreement("a member's data reaches into the directory")
+
+
+def _raw_member(info: zipfile.ZipInfo, read: Read) -> RawMember:
     if info.flag_bits & 0x1:
         raise _Disagreement(f"{info.filename} is encrypted")
     deflated = info.compress_type == zipfile.ZIP_DEFLATED
@@ -79,36 +95,19 @@ def _raw_member(info: zipfile.ZipInfo, raw: IO[bytes]) -> RawMember:
         raise _Disagreement(f"{info.filename} is packed by method {method}, not DEFLATE")
     if not deflated and info.compress_size != info.file_size:
         raise _Disagreement(f"{info.filename} is stored, but its two sizes differ")
-    return RawMember(
-        info.filename,
-        _data_offset(info, raw),
-        info.compress_size,
-        info.file_size,
-        info.CRC,
-        deflated,
-    )
+    offset = info.header_offset + _local_length(info, read)
+    return RawMember(info.filename, offset, info.compress_size, info.file_size, info.CRC, deflated)
 
 
-def _data_offset(info: zipfile.ZipInfo, raw: IO[bytes]) -> int:
-    """Return where a member's data begins: behind its local header, which has to be its own."""
+def _local_length(info: zipfile.ZipInfo, read: Read) -> int:
+    """Return the length of a member's local header, which has to be its own."""
     name = info.orig_filename
     encoded = name.encode("utf-8" if info.flag_bits & 0x800 or name.isascii() else "cp437")
-    raw.seek(info.header_offset)
-    local = raw.read(_LOCAL.size + len(encoded))
+    local = read(info.header_offset, _LOCAL.size + len(encoded))
     if len(local) < _LOCAL.size or not local.startswith(b"PK\x03\x04"):
         raise _Disagreement(f"{info.filename} has no local header where the directory says")
     method, name_length, extra_length = cast(tuple[int, int, int], _LOCAL.unpack_from(local))
     same_name = name_length == len(encoded) and local[_LOCAL.size :] == encoded
     if not same_name or method != info.compress_type:
         raise _Disagreement(f"{info.filename}: the local header describes another member")
-    return info.header_offset + _LOCAL.size + name_length + extra_length
-
-
-def _check_disjoint(members: list[tuple[int, RawMember]], end: int) -> None:
-    limit = 0
-    for start, member in members:
-        if start < limit:
-            raise _Disagreement(f"{member.name} lies in another member's data")
-        limit = member.offset + member.length
-    if limit > end:
-        raise _Disagreement("a member's data reaches into the directory")
+    return _LOCAL.size + name_length + extra_length

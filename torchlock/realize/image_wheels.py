@@ -68,14 +68,14 @@ def wheel_items(opened: OnePass) -> Iterator[Item]:
     The streams of one are to be read before the next is asked for.
     """
     with read_wheel(opened.path, opened.file) as wheel:
-        members = raw_members(opened.path, wheel.archive)
+        members = raw_members(opened.path, wheel.archive, opened.read)
         roots = _roots(wheel)
         record: list[tuple[str, str, str]] = []
-        for file in wheel.files:
+        for file, member in zip(wheel.files, members, strict=True):
             if _written_by_installers(file, wheel.dist_info):
                 continue
             where = f"{roots[file.scheme]}/{file.entry.path}"
-            item = _item(opened, wheel, file, where, members[file.member])
+            item = _item(opened, wheel, file, where, member)
             record.append(_row(wheel, file, item))
             yield item
         yield from _installed(wheel, record)
