@@ -6,17 +6,21 @@ import io
 import struct
 import tarfile
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchlock.oci import gzipped, tarball
+from torchlock.oci import frame, gzipped, tarball
+from torchlock.oci.frame import Frame, decoded
 from torchlock.oci.layer import (
     Item,
     LayerError,
     Stream,
+    copy_framed,
     copy_layer,
     directory_item,
     file_item,
@@ -109,6 +113,56 @@ def test_copying_something_else_than_what_was_recorded_fails(tmp_path: Path):
         copy_layer(everything(tmp_path)[:-1], io.BytesIO(), blob)
 
 
+@contextmanager
+def again(path: Path) -> Iterator[OnePass]:
+    with path.open("rb", buffering=0) as file:
+        yield OnePass(path, file)
+
+
+@pytest.mark.parametrize("copied", [True, False])
+def test_a_layer_that_was_taken_down_is_written_again_from_its_frame(tmp_path: Path, copied: bool):
+    blob, data = written(everything(tmp_path))
+    taken, out = Frame(), io.BytesIO()
+    if copied:
+        copy_layer(everything(tmp_path), io.BytesIO(), blob, taken)
+    else:
+        assert write_layer(everything(tmp_path), io.BytesIO(), taken) == blob
+    assert len(taken.encoded()) < len(data) / 100
+    copy_framed(decoded(taken.encoded()), [again(tmp_path / "z")], out, blob)
+    assert out.getvalue() == data
+
+
+def test_a_frame_without_its_sources_makes_no_layer(tmp_path: Path):
+    taken = Frame()
+    blob = write_layer(everything(tmp_path), io.BytesIO(), taken)
+    with pytest.raises(LayerError, match="recorded with"):
+        copy_framed(taken, [], io.BytesIO(), blob)
+    (tmp_path / "z").write_bytes(b"short")
+    with pytest.raises(LayerError, match="z: ends inside a stream, at 6"):
+        copy_framed(taken, [again(tmp_path / "z")], io.BytesIO(), blob)
+
+
+def test_a_damaged_frame_is_none(tmp_path: Path):
+    taken = Frame()
+    write_layer(everything(tmp_path), io.BytesIO(), taken)
+    good = taken.encoded()
+    for at in range(0, len(good), 7):
+        with pytest.raises(ValueError, match="not a frame, or a damaged one"):
+            decoded(good[:at] + bytes([good[at] ^ 1]) + good[at + 1 :])
+        with pytest.raises(ValueError, match="not a frame, or a damaged one"):
+            decoded(good[:at])
+
+
+def test_a_frame_does_not_grow_without_end(monkeypatch: pytest.MonkeyPatch):
+    taken = Frame()
+    monkeypatch.setattr(frame, "LIMIT", 1000)
+    items = [file_item(str(n), hashlib.sha256(str(n).encode()).digest() * 9) for n in range(9999)]
+    write_layer(items[:1], io.BytesIO(), taken)
+    assert not taken.is_full
+    write_layer(items, io.BytesIO(), taken)
+    assert taken.is_full
+
+
 @pytest.mark.parametrize(
     ("lies", "says"),
     [
@@ -144,7 +198,7 @@ def test_a_file_that_ends_inside_a_stream_is_named(tmp_path: Path, packed: bool)
     (tmp_path / "z").write_bytes((tmp_path / "z").read_bytes()[:50_000])
     if not packed:
         stream = Stream(stream.source, 6, 80_000, 80_000, zlib.crc32(content), "member", False)
-    with pytest.raises(LayerError, match="z: ends inside member"):
+    with pytest.raises(LayerError, match="z: ends inside a stream, at 50000"):
         written([stream_item("a", stream)])
 
 

@@ -21,6 +21,7 @@ from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
 from torchlock.oci import layer
+from torchlock.oci.frame import Frame
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.realize import image, image_bytecode
 from torchlock.realize.image import DEFAULT_TAG, render
@@ -202,13 +203,49 @@ def test_what_a_dropped_package_leaves_comparable_is_compared(world: World, tmp_
         check_recorded(source, committed, other)
 
 
-def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path):
+def without_frames(world: World) -> None:
+    for path in (world.store.root / "layers").glob("*.frame"):
+        path.unlink()
+
+
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path, framed: bool):
     made, layers = render(world.source, tmp_path / "out", world.store)
     write_layer_records(records_path(world.repository.records, "linux-64"), layers)
+    if not framed:
+        without_frames(world)
     again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
     assert again.digest == made.digest
     for name in everything_below(tmp_path / "out"):
         assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "again" / name).read_bytes()
+
+
+def test_frames_spare_the_archives_until_they_are_damaged_or_another_s(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    frames = sorted((world.store.root / "layers").glob("*.frame"))
+    real, opened = image.wheels_items, []
+    monkeypatch.setattr(image, "wheels_items", lambda w: real(opened.append(w) or w))
+
+    def archives_read(name: str) -> int:
+        opened.clear()
+        again, _ = render(world.source, tmp_path / name, Store(world.store.root))
+        assert again.digest == made.digest
+        for _, blob in made.layers:
+            assert "sha256:" + sha256(Layout(tmp_path / name).blob(blob.digest)) == blob.digest
+        return len(opened)
+
+    assert archives_read("one") == 0
+    good = frames[0].read_bytes()
+    frames[0].write_bytes(good[:-1] + bytes([good[-1] ^ 1]))
+    assert archives_read("two") == 1
+    assert frames[0].read_bytes() == good, "and kept anew"
+    frames[0].chmod(0o666)
+    assert archives_read("three") == 1
+    frames[0].write_bytes(Frame().encoded())  # of no layer of this size
+    assert archives_read("four") == 1
+    assert archives_read("five") == 0
 
 
 def test_wheels_of_known_layers_are_read_where_they_changed_and_all_to_verify(
@@ -242,6 +279,7 @@ def test_wheels_of_known_layers_are_read_where_they_changed_and_all_to_verify(
 def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_path: Path):
     """A disk that decays moves no time; here a note that lies stands for it."""
     render(world.source, tmp_path / "out", world.store)
+    without_frames(world)
     beta = world.store.path(world.source.wheels[1])
     good = sha256(beta)
     beta.write_bytes(beta.read_bytes().replace(b"value = 1", b"value = 7"))
@@ -256,11 +294,14 @@ def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_p
     assert not (tmp_path / "copied" / "index.json").exists()
 
 
+@pytest.mark.parametrize("framed", [True, False])
 def test_a_wheel_that_is_not_the_locked_one_leaves_no_layer_and_is_fetched_anew(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framed: bool
 ):
     """Its sha256 is known only when it has been copied; nothing else in it looks wrong."""
     made, layers = render(world.source, tmp_path / "out", world.store)
+    if not framed:
+        without_frames(world)
     wheel = world.source.wheels[1]
     beta = world.store.path(wheel)
     good = beta.read_bytes()
@@ -366,12 +407,12 @@ def test_a_killed_render_leaves_no_layout_and_is_gone_on_with(
 ):
     real, calls = layer.write_layer, []
 
-    def dies(items, out):
+    def dies(items, out, frame=None):
         calls.append(out)
         if len(calls) == 4:
             out.write(b"half")
             raise KeyboardInterrupt
-        return real(items, out)
+        return real(items, out, frame)
 
     monkeypatch.setattr(image, "write_layer", dies)
     with pytest.raises(KeyboardInterrupt):
@@ -401,7 +442,7 @@ def test_a_second_render_leaves_the_first_alone(world: World, tmp_path: Path):
 
 
 def test_a_full_disk_is_named(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def full(items, out):
+    def full(items, out, frame=None):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(image, "write_layer", full)
@@ -431,7 +472,7 @@ def test_a_disk_that_fills_is_gone_on_with_when_there_is_room(world: World, tmp_
         assert done <= everything_below(out) == everything_below(tmp_path / "one")
 
 
-@pytest.mark.parametrize("method", ["remember", "keep"])
+@pytest.mark.parametrize("method", ["remember", "keep", "keep_frame"])
 @pytest.mark.parametrize("fault", [errno.EROFS, errno.ENOSPC])
 def test_a_store_that_takes_no_layers_costs_the_next_render_alone(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, fault: int

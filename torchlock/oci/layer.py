@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Protocol
 
 from torchlock.errors import TorchlockError
 from torchlock.oci import gzipped, tarball
+from torchlock.oci.frame import Frame
 from torchlock.oci.tarball import Member
 
 PACK = 4 << 20
@@ -115,8 +117,15 @@ class _Sink:
     size: int = 0
     pending: bytearray = field(default_factory=bytearray)
     gathered: bytearray = field(default_factory=bytearray)
+    frame: Frame | None = None
 
     def write(self, data: bytes | memoryview) -> None:
+        """Write bytes that the layer has of itself; `gather` takes those of its sources, too."""
+        if self.frame:
+            self.frame.add(data)
+        self.gather(data)
+
+    def gather(self, data: bytes | memoryview) -> None:
         if len(data) < _SMALL:
             self.gathered += data
             if len(self.gathered) < _READ:
@@ -162,16 +171,21 @@ class _Sink:
             return
         self.flush()
         self.write(gzipped.HEADER)
+        if self.frame:
+            self.frame.add_range(stream.source.path.name, stream.offset, stream.length)
         if self.hashed:
             self._copy_checked(stream)
         else:
-            for piece in _pieces(stream):
-                self.write(piece)
+            self.copy_range(stream.source, stream.offset, stream.length)
         self.write(gzipped.trailer(stream.crc32, stream.size))
+
+    def copy_range(self, source: Source, offset: int, length: int) -> None:
+        for piece in _pieces(source, offset, length):
+            self.gather(piece)
 
     def _pack_stored(self, stream: Stream) -> None:
         crc = 0
-        for piece in _pieces(stream):
+        for piece in _pieces(stream.source, stream.offset, stream.length):
             crc = gzipped.crc32(piece, crc)
             self.plain(piece)
         if crc != stream.crc32:
@@ -188,8 +202,8 @@ class _Sink:
 
     def _copy_checked(self, stream: Stream) -> None:
         inflater, size, crc = gzipped.inflater(), 0, 0
-        for piece in _pieces(stream):
-            self.write(piece)
+        for piece in _pieces(stream.source, stream.offset, stream.length):
+            self.gather(piece)
             chunk: bytes | memoryview = piece
             while chunk and not inflater.eof:
                 try:
@@ -218,38 +232,69 @@ class _Sink:
             )
 
 
-def _pieces(stream: Stream) -> Iterator[memoryview]:
-    left = stream.length
-    for piece in stream.source.pieces(stream.offset, left):
+def _pieces(source: Source, offset: int, length: int) -> Iterator[memoryview]:
+    left = length
+    for piece in source.pieces(offset, length):
         left -= len(piece)
         yield piece
     if left:
-        raise LayerError(f"{stream.source.path.name}: ends inside {stream.name}")
+        raise LayerError(f"{source.path.name}: ends inside a stream, at {offset + length - left}")
 
 
 def _fault(stream: Stream, what: str) -> LayerError:
     return LayerError(f"{stream.source.path.name}: {stream.name}: {what}")
 
 
-def write_layer(items: Iterable[Item], out: IO[bytes]) -> Blob:
+def write_layer(items: Iterable[Item], out: IO[bytes], frame: Frame | None = None) -> Blob:
     """Write a layer to `out` and return its digests; memory stays bounded.
 
+    It is taken down in `frame`, if there is one.
     Every spliced stream is inflated on the way: size and CRC-32 have to be what its archive
     claims. Raises `LayerError` for damaged streams and for two entries with one path.
     """
-    sink = _Sink(out, hashed=True)
+    sink = _Sink(out, hashed=True, frame=frame)
     _write(items, sink)
     return Blob(f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}")
 
 
-def copy_layer(items: Iterable[Item], out: IO[bytes], recorded: Blob) -> None:
+def copy_layer(
+    items: Iterable[Item], out: IO[bytes], recorded: Blob, frame: Frame | None = None
+) -> None:
     """Write a layer whose digests are already known from the same inputs, without hashing.
 
+    It is taken down in `frame`, if there is one.
     Sound only where the inputs were verified by their own sha256: those and the rules of this
     module imply the bytes. Raises `LayerError` when the size is not the recorded one.
     """
-    sink = _Sink(out, hashed=False)
+    sink = _Sink(out, hashed=False, frame=frame)
     _write(items, sink)
+    _check_size(sink, recorded)
+
+
+def copy_framed(
+    frame: Frame,
+    sources: Iterable[AbstractContextManager[Source]],
+    out: IO[bytes],
+    recorded: Blob,
+) -> None:
+    """Write a layer that was taken down in `frame`, from the same sources in the same order.
+
+    Sound as `copy_layer` is, and as far as the frame is one that this module has made.
+    """
+    sink, at = _Sink(out, hashed=False), 0
+    between = memoryview(frame.between)
+    for source in sources:
+        with source as opened:
+            for before, offset, length in frame.rows.get(opened.path.name, ()):
+                sink.gather(between[at : at + before])
+                sink.copy_range(opened, offset, length)
+                at += before
+    sink.gather(between[at:])
+    sink.drain()
+    _check_size(sink, recorded)
+
+
+def _check_size(sink: _Sink, recorded: Blob) -> None:
     if sink.size != recorded.size:
         raise LayerError(f"wrote {sink.size} bytes of a layer recorded with {recorded.size}")
 

@@ -29,7 +29,8 @@ from torchlock.errors import DoesNotHold
 from torchlock.formats.wheel import WheelError, read_wheel
 from torchlock.formats.zipstream import ZipStreamError
 from torchlock.lock import PYTHON_VERSION, Package
-from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
+from torchlock.oci.frame import Frame
+from torchlock.oci.layer import Blob, Item, LayerError, copy_framed, copy_layer, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.oci.reference import parse_name
 from torchlock.onepass import OnePass
@@ -46,7 +47,7 @@ from torchlock.realize.image_conda import CondaHalf, CondaLayer, conda_half
 from torchlock.realize.image_documents import Image, contents_layer, documents_of
 from torchlock.realize.image_plan import PLATFORM, ImageSource, Planned, plan, recorded_layers
 from torchlock.realize.image_records import LayerCache
-from torchlock.realize.image_wheels import SITE, wheels_items
+from torchlock.realize.image_wheels import SITE, Opening, wheels_items
 from torchlock.realize.place import read_stamps
 from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
@@ -233,24 +234,33 @@ class _Render:
             return self._write(planned, _conda_items(layer, self.compiler))
         known = self.known(planned)
         if known is None or not self._copies(planned):
-            return self._write(planned, self._wheels_items(planned))
+            return self._write(planned, wheels_items(self._opened(planned)))
         try:
-            return self._copy_wheels(planned, known)
+            return self._copy_wheels(planned, known, self.cache.frame(planned.key))
         except (UnverifiedError, LayerError, WheelError, ZipStreamError):
             # Not the locked wheels, or a disk that decays under its stamps: fetch what is not them.
             fetch(_wheels_of(planned), Store(self.store.root), mirrors=self.mirrors)
             return self._copy_wheels(planned, known)
 
-    def _copy_wheels(self, planned: Planned, known: Blob) -> Blob:
+    def _copy_wheels(self, planned: Planned, known: Blob, frame: Frame | None = None) -> Blob:
+        wheels, made = self._opened(planned), Frame()
+
         def copy(stream: IO[bytes]) -> str:
-            copy_layer(self._wheels_items(planned), stream, known)
+            if frame:
+                copy_framed(frame, wheels, stream, known)
+            else:
+                copy_layer(wheels_items(wheels), stream, known, made)
             return known.digest
 
         self.layout.add(copy)
+        if not frame:
+            self._keep(planned, known, made)
         return known
 
-    def _wheels_items(self, planned: Planned) -> Iterator[Item]:
-        return wheels_items(self.store.opened(a, self.reading) for a in planned.artifacts)
+    def _opened(self, planned: Planned) -> Iterator[Opening]:
+        """Yield the wheels of a layer, each to be opened and verified in its turn."""
+        for artifact in planned.artifacts:
+            yield self.store.opened(artifact, self.reading)
 
     def _unpack_compilers(self, stack: ExitStack) -> None:
         """Unpack the interpreters that the system's and the stack's byte code is made by."""
@@ -280,9 +290,10 @@ class _Render:
 
     def _write(self, planned: Planned, items: Iterable[Item]) -> Blob:
         made: list[Blob] = []
+        frame = Frame() if planned.kind == "wheels" else None
 
         def write(stream: IO[bytes]) -> str:
-            made.append(write_layer(items, stream))
+            made.append(write_layer(items, stream, frame))
             return made[0].digest
 
         self.layout.add(write)
@@ -294,17 +305,19 @@ class _Render:
                 hint="the inputs are verified, so the renderer differs: check that the pinned "
                 "requirements are installed; after a change of format: invoke image --record",
             )
-        self._keep(planned, blob)
+        self._keep(planned, blob, frame)
         return blob
 
-    def _keep(self, planned: Planned, blob: Blob) -> None:
-        """Note the layer, and keep it if it took work: another layout gets it by copying.
+    def _keep(self, planned: Planned, blob: Blob, frame: Frame | None) -> None:
+        """Note the layer, and keep what took work: another layout gets it by copying.
 
         A store that cannot take it costs the next render time, and this one nothing.
         """
         try:
             self.cache.remember(planned.key, blob)
-            if planned.kind != "wheels":
+            if frame and not frame.is_full:
+                self.cache.keep_frame(planned.key, frame)
+            if not frame:
                 self.cache.keep(blob.digest, self.layout.blob(blob.digest))
         except OSError as error:
             if not self.unkept:

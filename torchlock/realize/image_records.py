@@ -2,7 +2,8 @@
 
 `torchlock/records/image-<platform>.json` holds the layers of the locks in the repository, so
 that the image's digest can be told without rendering it, and a render need not compute what
-is known. Layers of other locks are remembered beside the artifact store.
+is known. Layers of other locks are remembered beside the artifact store, and with them what
+spares the next render the work: blobs of layers that were packed, frames of those spliced.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 from torchlock.errors import TorchlockError
 from torchlock.files import is_ours_alone, write_atomically
+from torchlock.oci.frame import Frame, decoded
 from torchlock.oci.layer import Blob
 
 FORMAT = 1
@@ -70,10 +72,10 @@ def write_layer_records(path: Path, layers: Mapping[str, tuple[str, Blob]]) -> N
 
 @dataclass(frozen=True)
 class LayerCache:
-    """What this machine has made before, below the artifact store: records and whole blobs.
+    """What this machine has made before, below the artifact store: records, blobs and frames.
 
-    A record is the user's own word for a digest that nothing recomputes: one that another user
-    could have written is not believed.
+    Records and frames are the user's own word for what nothing recomputes: those that another
+    user could have written are not believed.
     """
 
     root: Path
@@ -92,6 +94,19 @@ class LayerCache:
         """Note what `key` came out as. Raises `OSError`."""
         self.root.mkdir(parents=True, exist_ok=True)
         write_atomically(self.root / f"{key}.json", json.dumps(asdict(blob)).encode())
+
+    def frame(self, key: str) -> Frame | None:
+        """Return the frame of the layer that was once written under `key`, if it was kept."""
+        try:
+            with (self.root / f"{key}.frame").open("rb") as stream:
+                return decoded(stream.read()) if is_ours_alone(os.fstat(stream.fileno())) else None
+        except (OSError, ValueError):
+            return None
+
+    def keep_frame(self, key: str, frame: Frame) -> None:
+        """Keep the frame of the layer that `key` came out as. Raises `OSError`."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.root / f"{key}.frame", frame.encoded())
 
     def blob(self, digest: str) -> Path:
         """Return where a blob is kept, whether or not it is there."""
