@@ -57,8 +57,9 @@ from torchlock.realize.place import (
     read_stamps,
     wheel_cache,
 )
+from torchlock.realize.repair import damaged_packages, does_not_hold
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
-from torchlock.realize.venv import REPAIRABLE, remove_bytecode
+from torchlock.realize.venv import remove_bytecode
 from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
@@ -145,8 +146,8 @@ def make_prefix(
                 stamps.write()
                 return MadePrefix(prefix, False, stack, conda, not_run)
             found = [*conda.findings, *stack.findings]
-            if not _damaged(found):  # nothing that installing could put right
-                raise _does_not_hold(prefix, found)
+            if not damaged_packages(found):  # nothing that installing could put right
+                raise does_not_hold(prefix, found)
             say(f"{prefix} is not what the lock says:\n{describe(found)}")
         damaged = work.survey(marker) if marker else set()
         if marker is None:
@@ -276,7 +277,7 @@ class _Work:
             for p in self.foundation
             if (record := f"conda-meta/{p.content.record_name}.json") in present
         }
-        damaged = _damaged(conda) & installed.keys()
+        damaged = damaged_packages(conda) & installed.keys()
         if damaged and marker != self.goal(marker):  # else it has been said
             why = [f for f in conda if f.package in damaged]
             self.say(f"{self.prefix} is not what the lock says:\n{describe(why)}")
@@ -381,7 +382,7 @@ class _Work:
         """
         self.say(f"checking {self.prefix}")
         conda, stack = self.judge_changed(marker)
-        damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
+        damaged = damaged_packages(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
             self.stamps.after_linking()
             self.say(f"linking again {', '.join(sorted(damaged))}:\n{describe(conda.findings)}")
@@ -389,7 +390,7 @@ class _Work:
             conda, stack = self.judge_changed(marker)
         # Linking a conda package whose python part a wheel replaces brings that part back.
         back = damaged | {f.package for f in conda.findings}
-        wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
+        wheels = damaged_packages(stack.findings) | (set(conda.superseded) & back)
         for _ in range(2):  # the first may take away a file that two wheels share
             if not wheels:
                 break
@@ -398,10 +399,10 @@ class _Work:
             self.say(f"repairing {', '.join(sorted(wheels))}:\n{found}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
             conda, stack = self.judge_changed(marker)
-            wheels = _damaged(stack.findings)
+            wheels = damaged_packages(stack.findings)
         findings = [*conda.findings, *stack.findings]
         if findings:
-            raise _does_not_hold(self.prefix, findings)
+            raise does_not_hold(self.prefix, findings)
         return conda, stack, damaged
 
     def unaccounted(self) -> list[str]:
@@ -422,14 +423,6 @@ class _Work:
                 return conda, stack
 
 
-def _does_not_hold(prefix: Path, findings: Sequence[Finding]) -> DoesNotHold:
-    return DoesNotHold(
-        f"{prefix} is not what the lock says:\n{describe(findings)}",
-        hint="torchlock removes nothing that it did not install; if these files are not "
-        f"yours, remove them (the paths are below {prefix}) and run this again",
-    )
-
-
 def _sweep(prefix: Path) -> None:
     """Remove the unfinished files that a run killed in this prefix left behind."""
     records = prefix / "conda-meta"
@@ -445,7 +438,3 @@ def _remove(prefix: Path, path: str) -> None:
     with contextlib.suppress(OSError):
         while (place := place.parent) != prefix:
             place.rmdir()
-
-
-def _damaged(findings: Sequence[Finding]) -> set[str]:
-    return {f.package for f in findings if f.kind in REPAIRABLE and f.package}
