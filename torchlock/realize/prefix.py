@@ -21,6 +21,7 @@ from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import absolute
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
+from torchlock.realize.environments_txt import register_environment
 from torchlock.realize.foundation import (
     LockedConda,
     check_prefix_length,
@@ -137,14 +138,12 @@ def make_prefix(
         if marker and marker.before is not None:
             marker = work.after_broken_off_scripts(marker)
         goal = work.goal(marker)
-        not_run = unrun(foundation, goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
         if marker == goal and whole and not (link_scripts and pending(foundation, goal)):
             say(f"checking {prefix}")
             conda, stack = work.judge(goal)
             if conda.holds and stack.holds:
-                stamps.write()
-                return MadePrefix(prefix, False, stack, conda, not_run)
+                return work.done(goal, conda, stack, installed=False)
             found = [*conda.findings, *stack.findings]
             if not damaged_packages(found):  # nothing that installing could put right
                 raise does_not_hold(prefix, found)
@@ -165,11 +164,7 @@ def make_prefix(
         ran = still_run(foundation, begun.scripts, linked_again)
         goal = replace(goal, scripts=ran, written=begun.written)
         write_marker(prefix, goal)
-        stamps.write()
-        not_run = unrun(foundation, goal)
-        if not_run:
-            say(f"not run, as link scripts are only with --link-scripts: {', '.join(not_run)}")
-        return MadePrefix(prefix, True, stack, conda, not_run)
+        return work.done(goal, conda, stack, installed=True)
 
 
 @dataclass(frozen=True)
@@ -414,6 +409,18 @@ class _Work:
         return link_packages(
             self.prefix, self.foundation, self.platform, self.store, again=again, scripts=scripts
         )
+
+    def done(
+        self, marker: Marker, conda: CondaVerdict, stack: Verdict, *, installed: bool
+    ) -> MadePrefix:
+        """Keep the stamps, list the complete prefix where conda lists its own; return it."""
+        self.stamps.write()
+        register_environment(self.prefix)
+        not_run = unrun(self.foundation, marker)
+        if installed and not_run:
+            names = ", ".join(not_run)
+            self.say(f"not run, as link scripts are only with --link-scripts: {names}")
+        return MadePrefix(self.prefix, installed, stack, conda, not_run)
 
     def judge_changed(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves of a prefix that was changed, without byte code of what was there."""
