@@ -620,6 +620,28 @@ def test_what_cannot_start_says_what_to_type(loaded: str):
         assert "Tini is not running as PID 1" not in done.stderr
 
 
+def test_a_container_is_judged_by_the_servers_that_it_was_started_to_run(loaded: str):
+    """podman leaves the check out of images that it gets as OCI ones, so it is named."""
+    check = ("--health-cmd", "/opt/torchlock/libexec/health", "--health-interval", "disable")
+
+    def health(container: Container) -> int:
+        command = ["podman", "healthcheck", "run", container.id]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    command = (*RUN, "--detach", "--network", "none", *check, loaded, "sleep", "1000")
+    training, container = Container(run(*command).strip(), 0), serve(loaded, *check)
+    try:
+        assert health(training) == 0
+        container.token()
+        assert health(container) == 0
+        run("podman", "exec", container.id, "pkill", "-STOP", "-f", "jupyter-lab")
+        assert health(container) == 1
+        assert health(training) == 0
+    finally:
+        training.remove()
+        container.remove()
+
+
 def test_the_user_adds_packages_in_an_environment_of_their_own(loaded: str, tmp_path: Path):
     """What docs/image.md says, with a package that wants torch: the stack's serves it."""
     tmp_path.chmod(0o755)
