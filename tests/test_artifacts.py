@@ -214,7 +214,7 @@ def test_a_refusal_points_at_credentials_and_proxy(store, server, served, status
 
 
 def test_faults_that_pass_are_waited_out(store, server, served, data):
-    server.faults.statuses[served.filename] = [500, 429, 503, 408]
+    server.faults.statuses[served.filename] = [500, 429, 503, 425]
     (path,) = fetch([served], store)
     assert path.read_bytes() == data
     assert len(server.requests) == 5

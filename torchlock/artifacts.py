@@ -32,7 +32,7 @@ from filelock import FileLock
 
 from torchlock.errors import TorchlockError
 from torchlock.files import absolute
-from torchlock.http import new_session, retry_after, whole_number
+from torchlock.http import PASSING_STATUS, new_session, retry_after, whole_number
 from torchlock.progress import Progress, Report, silent
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
@@ -48,7 +48,6 @@ BACKOFF = 0.5
 """Seconds; doubled with each failure."""
 
 PARALLEL = 6
-RETRIED_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
 VANISHED_STATUS = frozenset({404, 410})
 NO_URL = (
     requests.exceptions.MissingSchema,
@@ -308,7 +307,7 @@ class _Download:
                 status = error.response.status_code
                 fault = f"{public(url)} {_meaning(status)} (HTTP {status})"
                 pause = retry_after(error.response)
-                if status not in RETRIED_STATUS:
+                if status not in PASSING_STATUS:
                     return fault
             except requests.RequestException as error:
                 if self.stop.is_set():
