@@ -34,7 +34,7 @@ _PLACES = {
 _SELFCHECK = (
     "conda-lock.yml",
     "torchlock/records/linux-64.json",
-    "torchlock/records/linux-64.files.xz",
+    "torchlock/records/linux-64.files",
     "torchlock/formats/__init__.py",
     "torchlock/formats/wheel.py",
     *(
