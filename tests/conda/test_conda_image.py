@@ -34,8 +34,9 @@ from torchlock.formats.conda import CondaError, read_conda
 from torchlock.lock import Lock, Package
 from torchlock.oci.layer import Blob, write_layer
 from torchlock.oci.layout import Layout
+from torchlock.oci.reference import DEFAULT_TAG
 from torchlock.realize.foundation import LockedConda
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image import render
 from torchlock.realize.image_bytecode import PACKAGES, BytecodeError
 from torchlock.realize.image_conda import CondaLayer, conda_half
 from torchlock.realize.image_documents import Image, image_digest

@@ -35,8 +35,8 @@ from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
 from torchlock.oci.push import push
-from torchlock.oci.reference import parse_reference
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.oci.reference import DEFAULT_TAG, parse_reference
+from torchlock.realize.image import render
 from torchlock.realize.image_documents import Image, documents_of
 from torchlock.realize.image_plan import PLATFORM, ImageSource
 from torchlock.realize.image_wheels import SITE
