@@ -92,6 +92,12 @@ class Records:
             if file.scheme != "site" or file.counts
         )
 
+    @cached_property
+    def counted(self) -> Mapping[str, tuple[str, RecordedFile]]:
+        """Those of the expected files that count for the tree digest, by path."""
+        # Several wheels may carry one path (nvidia/__init__.py).
+        return {file.path: (name, file) for name, file in self.expected if file.scheme == "site"}
+
 
 def tree_of(wheels: Iterable[RecordedWheel]) -> dict[str, list[Entry]]:
     """Return the entries that count for the tree digest, by wheel; they have no contents."""

@@ -139,10 +139,9 @@ def verify(
         present = dict(walk(site.site_packages)) if present is None else present
     except OSError as error:
         raise TorchlockError(f"{error.filename} cannot be read: {error.strerror}") from None
-    counted = _counted(records)
-    findings = _check_files(site, records, counted, present, reading, workers)
+    findings = _check_files(site, records, present, reading, workers)
     findings += _console_scripts(site, records)
-    foreign = list(_foreign(site, counted, present, explained))
+    foreign = list(_foreign(site, records.counted, present, explained))
     compiled = [f.path for f in foreign if f.kind == "byte code"]
     bytecode, stale = explain_bytecode(site.site_packages, present, compiled)
     if python:
@@ -178,7 +177,7 @@ def differing_files(
 
     What `verify` begins with; `reading` and `present` as there.
     """
-    found = _check_files(site, records, _counted(records), present, reading, None)
+    found = _check_files(site, records, present, reading, None)
     return [*found, *_console_scripts(site, records)]
 
 
@@ -193,25 +192,15 @@ class _Doubt:
     digest: str | None = None
 
 
-Counted = Mapping[str, tuple[str, RecordedFile]]
-
-
-def _counted(records: Records) -> Counted:
-    """Return the files that count for the tree digest, by path, each with its wheel's name."""
-    # Several wheels may carry one path (nvidia/__init__.py): it is looked at once.
-    return {file.path: (name, file) for name, file in records.expected if file.scheme == "site"}
-
-
 def _check_files(
     site: Site,
     records: Records,
-    counted: Counted,
     present: Mapping[str, os.stat_result],
     reading: Reading,
     workers: int | None,
 ) -> list[Finding]:
     # Large files first, so that no worker is left alone with one at the end.
-    doubts = [*_doubts(site, counted, present, reading), *_elsewhere(site, records)]
+    doubts = [*_doubts(site, records, present, reading), *_elsewhere(site, records)]
     todo = sorted(doubts, key=lambda d: -d.file.size)
 
     def check(batch: Sequence[_Doubt]) -> list[Finding]:
@@ -239,21 +228,19 @@ def _elsewhere(site: Site, records: Records) -> Iterable[_Doubt]:
 
 
 def _doubts(
-    site: Site, counted: Counted, present: Mapping[str, os.stat_result], reading: Reading
+    site: Site, records: Records, present: Mapping[str, os.stat_result], reading: Reading
 ) -> Iterator[_Doubt]:
     """Yield those of site-packages that are not known to be plain files, or programs, as locked.
 
     Mostly there are next to none, so this loop is what checking costs.
     """
-    for path, (name, file) in counted.items():
-        status = present.get(path)
-        digest = reading.known(status) if status else None
-        if (
-            status is None
-            or digest != file.sha256
-            or status.st_mode & _KIND != (_PROGRAM if file.executable else _PLAIN)
+    known = reading.known(present, records.counted)
+    for path, (name, file) in records.counted.items():
+        digest = known.get(path)
+        if digest != file.sha256 or present[path].st_mode & _KIND != (
+            _PROGRAM if file.executable else _PLAIN
         ):
-            yield _Doubt(name, file, f"{site.site_packages}/{path}", status, digest)
+            yield _Doubt(name, file, f"{site.site_packages}/{path}", present.get(path), digest)
 
 
 _PLAIN = stat.S_IFREG
@@ -486,7 +473,7 @@ def _digests(
     for name, paths in differing.items():
         trees[name] = _digest_on_disk(site.site_packages, present, paths)
     if differing:
-        tree = _digest_on_disk(site.site_packages, present, _counted(records))
+        tree = _digest_on_disk(site.site_packages, present, records.counted)
     return trees, tree
 
 

@@ -178,9 +178,9 @@ def verify_conda(
     ]
     aside = [e for path, e in expectation.set_aside.items() if path in present]
     doubts = []
+    digests = reading.known(present, (item.file.path for item in (*todo, *aside)))
     for item in (*todo, *aside):
-        status = present.get(item.file.path)
-        digest = reading.known(status) if status else None
+        status, digest = present.get(item.file.path), digests.get(item.file.path)
         if status is None or digest not in item.file.sha256 or _mode_fault(status, item.file):
             doubts.append((item, status, digest))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:

@@ -424,9 +424,9 @@ class _Work:
         broken_off = unfinished(site_packages, self.wheels)
         if broken_off:
             self.stamps.after_linking()
-        self.beside.submit(lambda: self.records.expected)  # takes a moment the first time
         install_stack(self.python, self.wheels, self.store, again=broken_off)
-        self.stamps.settle()
+        with self.stamps.settling():
+            _ = self.records.counted  # takes a moment the first time
 
     def repair(self, marker: Marker) -> tuple[CondaVerdict, Verdict, set[str]]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`.

@@ -191,10 +191,9 @@ def _install_until_it_holds(
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
-        with ThreadPoolExecutor(1) as beside:
-            beside.submit(lambda: records.expected)  # takes a moment the first time
-            install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        stamps.settle()
+        install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
+        with stamps.settling():
+            _ = records.counted  # takes a moment the first time
         verdict = _judge(prefix, records, stamps, say)
         damaged = _damaged(verdict)
         if damaged:
