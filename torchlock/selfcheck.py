@@ -82,7 +82,7 @@ def context(
     verdict = verify(
         find_site(environment.prefix),
         records,
-        explained=lambda path: f"{SITE}{path}" in conda.listed,
+        explained=lambda path: f"{SITE}/{path}" in conda.listed,
         python=environment.compiler,
     )
     findings = (*verdict.findings, *conda.findings)
@@ -109,7 +109,7 @@ def _conda_files(environment: Environment, lock: Lock, records: Records) -> Cond
         environment.prefix,
         lock.conda_packages(PLATFORM) if environment.foundation == "conda" else (),
         {w.name for w in wheels},
-        {f"{SITE}{f.path}" for w in wheels for f in w.files if f.scheme == "site"},
+        {f"{SITE}/{f.path}" for w in wheels for f in w.files if f.scheme == "site"},
     )
 
 

@@ -41,7 +41,7 @@ _SELFCHECK = (
         f"torchlock/{name}.py"
         for name in (
             "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile", "records",
-            "repository", "selfcheck", "stamps", "tree", "urls", "verify",
+            "repository", "selfcheck", "stamps", "superseded", "tree", "urls", "verify",
         )
     ),
 )  # fmt: skip
