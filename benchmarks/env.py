@@ -47,7 +47,6 @@ PLATFORM = "linux-64"
 
 
 def main() -> None:
-    os.environ["CONDA_REGISTER_ENVS"] = "false"  # these prefixes are on nobody's list
     rounds = next((int(word) for word in sys.argv[1:] if word.isdigit()), 3)
     repository = this_repository()
     records = read_records(repository.records, PLATFORM)
@@ -207,4 +206,5 @@ def conda_lock_install(
 
 
 if __name__ == "__main__":
+    os.environ["CONDA_REGISTER_ENVS"] = "false"  # these prefixes are on nobody's list
     main()
