@@ -23,13 +23,14 @@ from tests.support.wheels import build_wheel
 from torchlock import download
 from torchlock.artifacts import Store
 from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.findings import find_site
 from torchlock.lock import Lock, Package
 from torchlock.realize import interpreter, venv
 from torchlock.realize.interpreter import Interpreter, find_interpreter
 from torchlock.realize.marker import NAME, Marker, read_marker
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import Records
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 SITE = "lib/python3.11/site-packages"
 

@@ -12,7 +12,7 @@ from torchlock.errors import TorchlockError
 from torchlock.files import write_atomically
 
 if TYPE_CHECKING:
-    from torchlock.verify import Finding
+    from torchlock.findings import Finding
 
 
 def describe(findings: Sequence[Finding], most: int = 10) -> str:

@@ -30,6 +30,7 @@ from tests.support.hosts import FACTS, assert_another, other_host
 from tests.support.registry import real_registry_in
 from tests.support.wheels import build_wheel
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.findings import find_site
 from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
@@ -50,7 +51,7 @@ from torchlock.rootfs.lock import (
     rootfs_lock_text,
 )
 from torchlock.uv import uv_command, uv_environment
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

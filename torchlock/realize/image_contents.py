@@ -40,8 +40,9 @@ _SELFCHECK = (
     *(
         f"torchlock/{name}.py"
         for name in (
-            "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile", "records",
-            "repository", "selfcheck", "stamps", "superseded", "tree", "urls", "verify",
+            "bytecode", "conda_meta", "console", "files", "findings", "inside", "lock",
+            "recompile", "records", "repository", "selfcheck", "stamps", "superseded", "tree",
+            "urls", "verify", "verify_files", "verify_foreign", "verify_scripts",
         )
     ),
 )  # fmt: skip
