@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchlock.findings import Finding
 from torchlock.realize.repair import damaged_packages, does_not_hold
-from torchlock.verify import Finding
 
 CHANGED = Finding("changed", "torch", "torch/__init__.py", "sha256 differs")
 MISSING = Finding("missing", "numpy", "numpy/__init__.py", "the file is not there")

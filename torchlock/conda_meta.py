@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from torchlock.errors import TorchlockError
+from torchlock.findings import Finding, Kind
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.stamps import Reading
 from torchlock.superseded import superseded
-from torchlock.verify import Finding, Kind
 
 SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 

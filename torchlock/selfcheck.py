@@ -17,11 +17,12 @@ from typing import Any
 import validation.__main__
 from torchlock.conda_meta import SITE, CondaFiles, compare_conda_files
 from torchlock.errors import NOT_JUDGED, TorchlockError
+from torchlock.findings import Finding, find_site
 from torchlock.inside import files_context, run_inside
 from torchlock.lock import Lock, read_lock
 from torchlock.records import Records, check_records, read_records
 from torchlock.repository import Repository, this_repository
-from torchlock.verify import Finding, find_site, verify
+from torchlock.verify import verify
 
 PLATFORM = "linux-64"
 INTERRUPTED = 130

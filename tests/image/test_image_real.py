@@ -30,13 +30,14 @@ from tests.support.hosts import FACTS, assert_another, other_host
 from tests.support.registry import real_registry_in
 from tests.support.wheels import build_wheel
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.findings import find_site
 from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
 from torchlock.oci.push import push
-from torchlock.oci.reference import parse_reference
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.oci.reference import DEFAULT_TAG, parse_reference
+from torchlock.realize.image import render
 from torchlock.realize.image_documents import Image, documents_of
 from torchlock.realize.image_plan import PLATFORM, ImageSource
 from torchlock.realize.image_wheels import SITE
@@ -50,7 +51,7 @@ from torchlock.rootfs.lock import (
     rootfs_lock_text,
 )
 from torchlock.uv import uv_command, uv_environment
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -16,14 +16,15 @@ import pytest
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from tests.support.disks import small_disk
 from tests.support.hosts import FACTS, assert_another, other_host
-from torchlock import artifacts
+from torchlock import download
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
 from torchlock.oci import layer
 from torchlock.oci.layout import Layout, LayoutError
+from torchlock.oci.reference import DEFAULT_TAG
 from torchlock.realize import image, image_bytecode
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image import render
 from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import BIG, ImageSource, image_source, plan
@@ -101,7 +102,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     # These packages hold no interpreter; the real one is tested in test_image_real.py.
     monkeypatch.setattr(image, "unpack_compiler", lambda debs, directory: None)
     monkeypatch.setattr(image, "compiled", lambda root, sources: iter(()))
-    monkeypatch.setattr(artifacts, "BACKOFF", 0)  # no address of these answers
+    monkeypatch.setattr(download, "BACKOFF", 0)  # no address of these answers
     return World(tmp_path)
 
 

@@ -24,7 +24,7 @@ from torchlock.formats.zipstream import ZipStreamError
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.layer import Blob, Item, LayerError, copy_layer, write_layer
 from torchlock.oci.layout import Layout
-from torchlock.oci.reference import parse_name
+from torchlock.oci.reference import DEFAULT_TAG, parse_name
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -44,8 +44,6 @@ from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
-
-DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
 
 
 def render(

@@ -19,6 +19,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import absolute
+from torchlock.findings import Finding, Site, find_site
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.environments_txt import register_environment
@@ -65,7 +66,7 @@ from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
-from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
+from torchlock.verify import Verdict, differing_files, verify
 from torchlock.verify_conda import (
     CLIENT_FILES,
     SITE,
@@ -366,9 +367,9 @@ class _Work:
         broken_off = unfinished(site_packages, self.wheels)
         if broken_off:
             self.stamps.after_linking()
-        self.beside.submit(lambda: self.records.expected)  # takes a moment the first time
         install_stack(self.python, self.wheels, self.store, again=broken_off)
-        self.stamps.settle()
+        with self.stamps.settling():
+            _ = self.records.counted  # takes a moment the first time
 
     def repair(self, marker: Marker) -> tuple[CondaVerdict, Verdict, set[str]]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`.

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from torchlock.errors import DoesNotHold
+from torchlock.findings import Finding
 from torchlock.report import describe
-from torchlock.verify import Finding
 
 _REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
 """Findings that installing their package again removes; the others are files of somebody else."""

@@ -14,6 +14,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
 from torchlock.errors import TorchlockError
 from torchlock.files import absolute
+from torchlock.findings import Finding, Site, find_site
 from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
@@ -46,7 +47,7 @@ from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
-from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
+from torchlock.verify import Verdict, differing_files, verify
 from torchlock.verify_conda import SITE, stack_paths
 
 
@@ -189,10 +190,9 @@ def _install_until_it_holds(
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
-        with ThreadPoolExecutor(1) as beside:
-            beside.submit(lambda: records.expected)  # takes a moment the first time
-            install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        stamps.settle()
+        install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
+        with stamps.settling():
+            _ = records.counted  # takes a moment the first time
         verdict = _judge(prefix, records, stamps, say)
         damaged = sorted(damaged_packages(verdict.findings))
         if damaged:
