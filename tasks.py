@@ -10,48 +10,33 @@ import functools
 import inspect
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict
 from pathlib import Path
 from shlex import quote
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from invoke.context import Context
 from invoke.tasks import task
 
-import validation.compare
-import validation.sign
-from torchlock.artifacts import default_store, fetch
-from torchlock.check import check_lock
-from torchlock.doctor.__main__ import main as run_doctor
+from torchlock.artifacts import default_store
 from torchlock.errors import DOES_NOT_HOLD, HOLDS, NOT_JUDGED, TorchlockError
 from torchlock.files import absolute, write_atomically
 from torchlock.lock import read_lock
-from torchlock.mirrors import index_mirrors
-from torchlock.nixpkgs import move_pin
-from torchlock.oci.layout import Layout
-from torchlock.oci.load import load as load_layout
-from torchlock.oci.push import push as push_layout
-from torchlock.oci.reference import parse_name, parse_reference
-from torchlock.progress import shown
-from torchlock.proof import Realization, find_realization
-from torchlock.proof import validate as run_validation
+from torchlock.oci.reference import DEFAULT_TAG, parse_name, parse_reference
+from torchlock.progress import Report
 from torchlock.pylock import PLATFORM
-from torchlock.realize.foundation import choose_foundation
-from torchlock.realize.image import DEFAULT_TAG, render
-from torchlock.realize.image_documents import image_digest
-from torchlock.realize.image_plan import image_source, record_layers
-from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import read_marker
-from torchlock.realize.place import named_prefix
-from torchlock.realize.prefix import MadePrefix, make_prefix
-from torchlock.realize.venv import Made, make_venv
-from torchlock.records import read_records, write_records
-from torchlock.records import record as record_trees
-from torchlock.report import print_table, write_json
+from torchlock.report import write_json
 from torchlock.repository import this_repository
-from torchlock.rootfs.lock import relock_rootfs
-from validation.checks import CHECKS
+
+# What only one verb runs on is imported by that verb: all of it takes half a second.
+if TYPE_CHECKING:
+    from torchlock.proof import Realization
+    from torchlock.realize.choice import Foundation
+    from torchlock.realize.prefix import MadePrefix
+    from torchlock.realize.venv import Made
 
 INTERRUPTED = 130
 DEFAULT_PREFIX = Path("env")
@@ -61,6 +46,19 @@ IMAGE = "image"
 
 def _say(message: str) -> None:
     print(message, file=sys.stderr, flush=True)
+
+
+def _shown(verb: str, items: int) -> AbstractContextManager[Report]:
+    """Show the progress of what takes long."""
+    from torchlock.display import shown
+
+    return shown(verb, items)
+
+
+def _print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    from torchlock.table import print_table
+
+    print_table(columns, rows)
 
 
 def verb(body: Callable[..., int]) -> Any:
@@ -116,9 +114,11 @@ def lock(
     """
     repository = this_repository()
     if check:
+        from torchlock.check import check_lock
+
         checks = check_lock(repository)
         if json != "-":
-            print_table(
+            _print_table(
                 ("check", "verdict", "evidence"),
                 [(c.name, "does not hold" if c.fault else "holds", c.fault or c.evidence)
                  for c in checks],
@@ -128,16 +128,18 @@ def lock(
         write_json(json, [asdict(c) for c in checks])
         return DOES_NOT_HOLD if any(c.fault for c in checks) else HOLDS
     if nixpkgs:
+        from torchlock.nixpkgs import move_pin
+
         pin = move_pin(repository, nixpkgs)
         _say(f"flake.lock: nixpkgs {pin.revision}, {pin.nar_hash}")
         return HOLDS
     if rootfs:
         return _lock_rootfs()
-    from torchlock.relock import relock  # noqa: PLC0415 - half a second that only this verb needs
+    from torchlock.relock import relock
 
     changes = relock(repository, default_store(), upgrade=upgrade)
     if json != "-":
-        print_table(
+        _print_table(
             ("platform", "half", "package", "before", "after"),
             [(c.platform, c.manager, c.name, c.before, c.after) for c in changes],
         )
@@ -149,11 +151,13 @@ def lock(
 
 
 def _lock_rootfs() -> int:
+    from torchlock.rootfs.lock import relock_rootfs
+
     before, after = relock_rootfs()
     old = {p.name: p.version for p in before.packages} if before else {}
     new = {p.name: p.version for p in after.packages}
     moved = [n for n in sorted(old.keys() | new.keys()) if old.get(n) != new.get(n)]
-    print_table(
+    _print_table(
         ("package", "before", "after"), [(n, old.get(n, ""), new.get(n, "")) for n in moved]
     )
     _say(f"{len(moved)} Debian packages changed")
@@ -165,13 +169,18 @@ def _lock_rootfs() -> int:
 @verb
 def record(_: Context) -> int:
     """Record the file trees of the locked wheels, fetching what is not in the store."""
+    from torchlock.artifacts import fetch
+    from torchlock.mirrors import index_mirrors
+    from torchlock.records import read_records, write_records
+    from torchlock.records import record as record_trees
+
     repository = this_repository()
     wheels = read_lock(repository.lock).wheels(PLATFORM)
     try:
         known = read_records(repository.records, PLATFORM)
     except TorchlockError:
         known = None
-    paths = fetch(wheels, default_store(), mirrors=index_mirrors, progress=shown)
+    paths = fetch(wheels, default_store(), mirrors=index_mirrors, progress=_shown)
     records = record_trees(list(zip(wheels, paths, strict=True)), PLATFORM, known)
     write_records(records, repository.records, write_atomically)
     _say(f"{PLATFORM}: {records.tree}")
@@ -196,29 +205,35 @@ def env(
     """
     if name is not None and prefix is not None:
         raise TorchlockError("--name and --prefix name two places", hint="give one of them")
+    from torchlock.realize.place import named_prefix
+
     asked = Path(prefix or DEFAULT_PREFIX) if name is None else named_prefix(name)
-    made = _make(asked, foundation, link_scripts=link_scripts)
-    is_conda = isinstance(made, MadePrefix)
+    kind, made = _make(asked, foundation, link_scripts=link_scripts)
     write_json(
         json,
         {
             "prefix": str(made.prefix),
-            "foundation": "conda" if is_conda else "venv",
+            "foundation": kind,
             "installed": made.installed,
             "tree": made.verdict.tree,
         },
     )
     _say(f"tree {made.verdict.tree}")
     _say(f"{made.prefix} is what the lock says{'' if made.installed else '; nothing to do'}")
-    activate = "conda activate" if is_conda else "source"
-    place = made.prefix if is_conda else made.prefix / "bin" / "activate"
+    activate = "conda activate" if kind == "conda" else "source"
+    place = made.prefix if kind == "conda" else made.prefix / "bin" / "activate"
     _say(f"  next: {activate} {quote(str(place))}")
     return HOLDS
 
 
 def _make(
     prefix: Path, foundation: str | None = None, *, link_scripts: bool = False
-) -> Made | MadePrefix:
+) -> tuple[Foundation, Made | MadePrefix]:
+    from torchlock.mirrors import index_mirrors
+    from torchlock.realize.choice import choose_foundation
+    from torchlock.realize.interpreter import host_platform
+    from torchlock.records import read_records
+
     repository, store = this_repository(), default_store()
     locked, platform, place = read_lock(repository.lock), host_platform(), absolute(prefix)
     if foundation is None:
@@ -231,11 +246,17 @@ def _make(
         raise TorchlockError("only conda packages have link scripts", hint="--foundation conda")
     records = read_records(repository.records, platform)
     if kind == "conda":
-        return make_prefix(
+        from torchlock.realize.prefix import make_prefix
+
+        return kind, make_prefix(
             locked, records, place, store,
-            mirrors=index_mirrors, link_scripts=link_scripts, progress=shown, say=_say,
+            mirrors=index_mirrors, link_scripts=link_scripts, progress=_shown, say=_say,
         )  # fmt: skip
-    return make_venv(locked, records, place, store, mirrors=index_mirrors, progress=shown, say=_say)
+    from torchlock.realize.venv import make_venv
+
+    return kind, make_venv(
+        locked, records, place, store, mirrors=index_mirrors, progress=_shown, say=_say
+    )
 
 
 @verb
@@ -258,6 +279,9 @@ def validate(
     --json FILE writes the certificate, --sign KEY signs it with an SSH key. --only takes names of
     checks, joined by commas.
     """
+    from torchlock.proof import find_realization
+    from torchlock.proof import validate as run_validation
+
     if sign and (json is None or json == "-"):
         raise TorchlockError(
             "--sign needs the certificate in a file", hint="--json FILE --sign KEY"
@@ -275,12 +299,16 @@ def validate(
     if sign and json:
         if _identity(json) == before:
             raise TorchlockError(f"{json} was not written, so there is nothing to sign")
-        return code or validation.sign.main(["sign", json, "--key", sign])
+        from validation.sign import main
+
+        return code or main(["sign", json, "--key", sign])
     return code
 
 
 def _checks(only: str) -> list[str]:
     """Return the names in `only`; a wrong one is refused before anything is read."""
+    from validation.checks import CHECKS
+
     known, asked = [check.name for check in CHECKS], only.split(",")
     for name in asked:
         if name not in known:
@@ -292,6 +320,8 @@ def _checks(only: str) -> list[str]:
 
 def _default_realization() -> Realization:
     """Return the environment in ./env as it stands, made first where it is not complete."""
+    from torchlock.proof import find_realization
+
     place = absolute(DEFAULT_PREFIX)
     marker = read_marker(place)
     lock_digest = read_lock(this_repository().lock).digest
@@ -315,13 +345,17 @@ def _identity(path: str | None) -> tuple[int, int] | None:
 @verb
 def compare(_: Context, first: str, second: str, also: list[str], json: str | None = None) -> int:
     """Name the first thing in which certificates differ; --also takes a third, a fourth ..."""
-    return validation.compare.main([first, second, *also, *_options(json=json)])
+    from validation.compare import main
+
+    return main([first, second, *also, *_options(json=json)])
 
 
 @verb
 def verify(_: Context, certificate: str, signers: str, json: str | None = None) -> int:
     """Check a certificate's signature against an allowed-signers file of OpenSSH."""
-    return validation.sign.main(["verify", certificate, "--signers", signers, *_options(json=json)])
+    from validation.sign import main
+
+    return main(["verify", certificate, "--signers", signers, *_options(json=json)])
 
 
 @verb
@@ -338,6 +372,8 @@ def doctor(
     Looks at this machine and the torch of PYTHON (by default that of ./env), or at --evidence
     FILE or --error TEXT. --save FILE keeps the evidence, without names and addresses.
     """
+    from torchlock.doctor.__main__ import main as run_doctor
+
     here = DEFAULT_PREFIX / "bin" / "python"
     looked_at = python or (str(absolute(here)) if here.exists() else None)
     return run_doctor(
@@ -361,13 +397,18 @@ def image(
     same. --digest only prints the digest the image must have. --verify makes every layer anew
     instead of trusting what is recorded, --record records the layers.
     """
+    from torchlock.mirrors import index_mirrors
+    from torchlock.realize.image import render
+    from torchlock.realize.image_documents import image_digest
+    from torchlock.realize.image_plan import image_source, record_layers
+
     source = image_source(this_repository(), foundation)
     if digest:
         print(image_digest(source))
         return HOLDS
     made, layers = render(
         source, Path(out), default_store(),
-        tag=tag, verify=verify, mirrors=index_mirrors, progress=shown, say=_say,
+        tag=tag, verify=verify, mirrors=index_mirrors, progress=_shown, say=_say,
     )  # fmt: skip
     if record:
         record_layers(source, layers)
@@ -384,8 +425,11 @@ def push(
     _: Context, ref: str, out: str = IMAGE, tag: str = DEFAULT_TAG, mount_from: str = ""
 ) -> int:
     """Upload the image in OUT to REF: only the blobs that the registry lacks."""
+    from torchlock.oci.layout import Layout
+    from torchlock.oci.push import push as push_layout
+
     reference = parse_reference(ref)
-    pushed = push_layout(Layout(Path(out)), tag, reference, mount_from=mount_from, progress=shown)
+    pushed = push_layout(Layout(Path(out)), tag, reference, mount_from=mount_from, progress=_shown)
     if not pushed.attached:
         _say("no SBOM is attached to this image; to render one: invoke image")
     print(pushed.digest)
@@ -398,7 +442,10 @@ def push(
 @verb
 def load(_: Context, out: str = IMAGE, tag: str = DEFAULT_TAG, engine: str = "") -> int:
     """Hand the image in OUT to podman, containerd or docker, and say if its digest changes."""
-    loaded = load_layout(Layout(Path(out)), tag, engine, progress=shown, say=_say)
+    from torchlock.oci.layout import Layout
+    from torchlock.oci.load import load as load_layout
+
+    loaded = load_layout(Layout(Path(out)), tag, engine, progress=_shown, say=_say)
     print(loaded.digest)
     kept = "the digest is kept" if loaded.digest_kept else "this engine gives it another digest"
     _say(f"{loaded.name} is in {loaded.engine}; {kept}")

@@ -17,9 +17,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
+from torchlock.findings import find_site
 from torchlock.records import read_records
 from torchlock.repository import this_repository
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 ROUNDS = 5
 

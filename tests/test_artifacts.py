@@ -16,11 +16,11 @@ import requests
 
 from tests.support.children import start, wait_until
 from tests.support.disks import read_only, small_disk
-from torchlock import artifacts, http
+from torchlock import download, http
 from torchlock.artifacts import ArtifactError, Store, default_store, fetch
+from torchlock.display import shown
 from torchlock.files import sha256_of
 from torchlock.lock import Package
-from torchlock.progress import shown
 
 SIZE = 400_000
 NOWHERE = "http://127.0.0.1:9"
@@ -28,7 +28,7 @@ NOWHERE = "http://127.0.0.1:9"
 
 @pytest.fixture(autouse=True)
 def hurried(monkeypatch):
-    monkeypatch.setattr(artifacts, "BACKOFF", 0.001)
+    monkeypatch.setattr(download, "BACKOFF", 0.001)
 
 
 def locked(name: str, data: bytes, url: str) -> Package:
@@ -127,17 +127,17 @@ def test_goes_on_where_a_cut_connection_stopped(store, server, served, data):
     assert first == ""
     # All but the last piece in flight is kept, and only what is missing is asked for.
     have = [int(r.removeprefix("bytes=").removesuffix("-")) for r in (second, third)]
-    assert 150_000 - artifacts.RECEIVED < have[0] <= 150_000
-    assert have[0] + 100_000 - artifacts.RECEIVED < have[1] <= have[0] + 100_000
+    assert 150_000 - download.RECEIVED < have[0] <= 150_000
+    assert have[0] + 100_000 - download.RECEIVED < have[1] <= have[0] + 100_000
 
 
 def test_a_connection_that_keeps_breaking_is_used_as_long_as_it_gets_further(
     store, server, served, data
 ):
-    server.faults.cut_after[served.filename] = [artifacts.RECEIVED + 5_000] * 30
+    server.faults.cut_after[served.filename] = [download.RECEIVED + 5_000] * 30
     (path,) = fetch([served], store)
     assert path.read_bytes() == data
-    assert len(server.requests) > artifacts.ATTEMPTS
+    assert len(server.requests) > download.ATTEMPTS
 
 
 def test_a_connection_that_gets_no_further_is_given_up(store, server, served):
@@ -145,7 +145,7 @@ def test_a_connection_that_gets_no_further_is_given_up(store, server, served):
     error = fault([served], store)
     assert served.url in error.message
     assert "the same command again" in error.hint
-    assert len(server.requests) == artifacts.ATTEMPTS
+    assert len(server.requests) == download.ATTEMPTS
     server.faults.cut_after.clear()
     fetch([served], store)
     assert server.requests[-1][1].startswith("bytes=")
@@ -214,7 +214,7 @@ def test_a_refusal_points_at_credentials_and_proxy(store, server, served, status
 
 
 def test_faults_that_pass_are_waited_out(store, server, served, data):
-    server.faults.statuses[served.filename] = [500, 429, 503, 408]
+    server.faults.statuses[served.filename] = [500, 429, 503, 425]
     (path,) = fetch([served], store)
     assert path.read_bytes() == data
     assert len(server.requests) == 5
@@ -224,7 +224,7 @@ def test_faults_that_stay_are_reported(store, server, served):
     server.faults.statuses[served.filename] = [503] * 30
     error = fault([served], store)
     assert "cannot be had now (HTTP 503)" in error.message
-    assert len(server.requests) == artifacts.ATTEMPTS
+    assert len(server.requests) == download.ATTEMPTS
 
 
 def test_waits_as_long_as_the_server_asks(store, server, served):

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from torchlock.findings import Finding
 from torchlock.realize.obstacles import (
     SITE,
     blocked,
@@ -15,7 +16,6 @@ from torchlock.realize.obstacles import (
     strange_packages,
 )
 from torchlock.tree import walk
-from torchlock.verify import Finding
 
 
 def found(prefix: Path, paths: list[str], links: dict[str, str] | None = None) -> list[str]:

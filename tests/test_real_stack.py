@@ -13,13 +13,14 @@ import pytest
 from tests.support.index import write_condarc
 from tests.test_tasks import ROOT, invoke
 from torchlock.artifacts import default_store
+from torchlock.findings import find_site
 from torchlock.lock import read_lock
 from torchlock.pylock import PLATFORM
 from torchlock.records import read_records
 from torchlock.repository import this_repository
 from torchlock.tree import entry_on_disk, tree_digest
 from torchlock.uv import uv_command
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 pytestmark = pytest.mark.slow
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import rattler
 
 from tests.support.index import CHANNEL, write_condarc, write_index
 from tests.support.server import Served
@@ -80,6 +82,28 @@ def test_dependencies_are_noted_with_extras_and_markers_judged(repository, store
         "delta": {},
         "gamma": {"delta": ">=1"},
     }
+
+
+def test_a_name_that_stands_for_several_channels_is_all_of_them(repository, store, tmp_path):
+    """The first has no tini; both have every other package, and the first one's is taken."""
+    for channel, wanted in (("one", lambda name: name != "tini"), ("two", lambda name: True)):
+        for path in CHANNEL.glob("*/repodata.json"):
+            index = json.loads(path.read_text())
+            for kind in ("packages", "packages.conda"):
+                rows = index.get(kind, {}).items()
+                index[kind] = {file: row for file, row in rows if wanted(row["name"])}
+                for row in index[kind].values():
+                    row["md5"] = ("1" if channel == "one" else "2") * 32
+            (tmp_path / channel / path.parent.name).mkdir(parents=True)
+            (tmp_path / channel / path.parent.name / path.name).write_text(json.dumps(index))
+    urls = ", ".join((tmp_path / channel).as_uri() for channel in ("one", "two"))
+    (tmp_path / "condarc").write_text(f"custom_multichannels:\n  conda-forge: [{urls}]\n")
+    relock.relock(repository, store)
+    packages = read_lock(repository.lock).conda_packages("linux-64")
+    assert len(packages) > 10
+    assert {p.name for p in packages if p.md5.startswith("2")} == {"tini"}
+    above = rattler.Channel("conda-forge").base_url
+    assert all(p.url.startswith(above) for p in packages)
 
 
 def test_again_changes_nothing(repository, store):

@@ -198,7 +198,8 @@ def test_a_run_that_settles_notes_what_it_has_just_linked(notes, file, tmp_path)
     stamps = noted(notes, file)
     stamps.before_linking(file.parent)
     (tmp_path / "linked").hardlink_to(file)
-    stamps.settle()
+    with stamps.settling():
+        pass
     assert not read(stamps, tmp_path / "linked")[1]
     stamps.write()
     assert not read(Stamps.read(notes), file)[1]

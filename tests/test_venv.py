@@ -20,16 +20,17 @@ from tests.support.children import start, wait_until
 from tests.support.disks import read_only, small_disk
 from tests.support.locks import lock_of, locked_wheel, records_of
 from tests.support.wheels import build_wheel
-from torchlock import artifacts
+from torchlock import download
 from torchlock.artifacts import Store
 from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.findings import find_site
 from torchlock.lock import Lock, Package
 from torchlock.realize import interpreter, venv
 from torchlock.realize.interpreter import Interpreter, find_interpreter
 from torchlock.realize.marker import NAME, Marker, read_marker
 from torchlock.realize.venv import Made, make_venv
 from torchlock.records import Records
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 SITE = "lib/python3.11/site-packages"
 
@@ -112,7 +113,7 @@ def small_wheels(directory: Path) -> list[Path]:
 
 @pytest.fixture
 def world(tmp_path, monkeypatch) -> World:
-    monkeypatch.setattr(artifacts, "BACKOFF", 0.001)
+    monkeypatch.setattr(download, "BACKOFF", 0.001)
     world = World(small_wheels(tmp_path / "wheels"), Store(tmp_path / "store"), tmp_path / "env")
     world.fill_store()
     return world

@@ -22,11 +22,12 @@ from tests.support.wheels import build_wheel
 from torchlock import bytecode
 from torchlock.console import script_fault
 from torchlock.errors import TorchlockError
+from torchlock.findings import Finding, Site, find_site
 from torchlock.formats.wheel import read_wheel
 from torchlock.realize.interpreter import find_interpreter
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import entry_on_disk, tree_digest, walk
-from torchlock.verify import Finding, Site, Verdict, find_site, verify
+from torchlock.verify import Verdict, verify
 
 SITE = "lib/python3.11/site-packages"
 SOURCE = b"def answer():\n    return 42\n"
@@ -634,7 +635,8 @@ JUDGE = """
 import json, pickle, sys
 from pathlib import Path
 from torchlock.errors import TorchlockError
-from torchlock.verify import find_site, verify
+from torchlock.findings import find_site
+from torchlock.verify import verify
 records = pickle.loads(Path(sys.argv[2]).read_bytes())
 try:
     findings = verify(find_site(Path(sys.argv[1])), records).findings

@@ -46,17 +46,17 @@ def package_mirrors(lock: Lock, packages: Iterable[Package]) -> dict[str, list[s
     return found
 
 
-def channel_location(name: str, canonical: str) -> str:
-    """Return the URL a channel's index is read from: where conda has it, or its canonical one.
+def channel_locations(name: str, canonical: str) -> list[str]:
+    """Return the URLs a channel's index is read from: where conda has it, or its canonical one.
 
-    `name` is what a request calls it, a name or a URL. Of several channels that one name stands
-    for it is the first.
+    `name` is what a request calls it, a name or a URL. A name may stand for several channels:
+    their order is that of their priority.
     """
     settings = read_condarc()
     base = canonical.rstrip("/")
     if urlsplit(name).scheme:
-        return f"{_with_credentials(base, settings)}/"
-    return f"{_by_name(name, base, settings)[0]}/"
+        return [f"{_with_credentials(base, settings)}/"]
+    return [f"{url}/" for url in dict.fromkeys(_by_name(name, base, settings))]
 
 
 @dataclass(frozen=True)

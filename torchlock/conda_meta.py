@@ -10,7 +10,6 @@ Format: conda's `PrefixRecord`, as `realize/image_conda.py` writes it.
 from __future__ import annotations
 
 import json
-import re
 import stat
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,14 +17,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.utils import canonicalize_name
-
 from torchlock.errors import TorchlockError
+from torchlock.findings import Finding, Kind
 from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.stamps import Reading
-from torchlock.verify import Finding, Kind
+from torchlock.superseded import superseded
 
-SITE = f"lib/python{PYTHON_VERSION}/site-packages/"
+SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 
 LINK = "softlink"
 ENTRY_POINT = "unix_python_entry_point"
@@ -97,12 +95,10 @@ def _records(prefix: Path) -> Iterator[dict[str, Any]]:
 
 def _standing(rows: list[dict[str, Any]], wheels: Collection[str]) -> Iterator[dict[str, Any]]:
     """Yield the rows of a record that are not of a distribution which a wheel replaces."""
-    names = (re.fullmatch(rf"{SITE}([^/]+?)-[^/-]+\.dist-info/METADATA", r["_path"]) for r in rows)
-    replaced = any(name and canonicalize_name(name[1]) in wheels for name in names)
-    for row in rows:
-        of_python = row["_path"].startswith(SITE) or row.get("path_type") == ENTRY_POINT
-        if not (replaced and of_python):
-            yield row
+    paths = (row["_path"] for row in rows)
+    scripts = (row["_path"] for row in rows if row.get("path_type") == ENTRY_POINT)
+    gone = superseded(paths, scripts, wheels, SITE)
+    yield from (row for row in rows if row["_path"] not in gone)
 
 
 def _claim(row: Mapping[str, Any]) -> str:

@@ -2,9 +2,9 @@
 
 conda is not asked, for it need not be there; what it would answer is worked out here after its
 sources (24.7: `base/constants.py` has the search path, `base/context.py` the settings,
-`common/configuration.py` the merging). Only what says where channels and environments are is
-read. mamba's `mirrored_channels` is read from the same files and merged like its neighbours;
-mamba's own `.mambarc` is not read.
+`common/configuration.py` the merging). Only what says where channels and environments are, and
+whether those are listed, is read. mamba's `mirrored_channels` is read from the same files and
+merged like its neighbours; mamba's own `.mambarc` is not read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ class Condarc:
     that a name stands for, `mirrored_channels` (mamba's) to whole URLs to try in turn;
     `default_channels` are those of `defaults`. `envs_dirs` are the directories of environments
     that are named, without conda's own; `root` is the installation's, or None where there is
-    none, and `root_is_writable` whether conda would keep environments in it.
+    none, and `root_is_writable` whether conda would keep environments in it. `register_envs` says
+    whether new ones are put on the user's list of them.
     """
 
     channel_alias: str
@@ -47,6 +48,7 @@ class Condarc:
     envs_dirs: Sequence[Path]
     root: Path | None
     root_is_writable: bool
+    register_envs: bool
 
     @property
     def environment_directories(self) -> list[Path]:
@@ -97,6 +99,7 @@ def read_condarc() -> Condarc:
         ],
         root,
         root is not None and _is_writable(root),
+        _truth(found, "register_envs", default=True),
     )
 
 
@@ -220,6 +223,22 @@ def _up_to_final(found: Sequence[_Setting]) -> Sequence[_Setting]:
 
 def _text(sources: Sequence[_Source], *names: str) -> str:
     return _merged_text(_given(sources, *names), names[0])
+
+
+def _truth(sources: Sequence[_Source], name: str, *, default: bool) -> bool:
+    """Return a yes or no, in the words and numbers that conda takes (`auxlib/type_coercion.py`)."""
+    found = _up_to_final(_given(sources, name))[-1:]
+    if not found:
+        return default
+    word = _merged_text(found, name).strip().lower()
+    if word in ("true", "yes", "on", "y"):
+        return True
+    if word in ("false", "no", "off", "n", "non", "none", ""):
+        return False
+    try:
+        return bool(complex(word))
+    except ValueError:
+        raise _wrong_kind(found[0], name, "true or false") from None
 
 
 def _list(sources: Sequence[_Source], separator: str, *names: str) -> list[str]:

@@ -13,6 +13,9 @@ from requests_file import FileAdapter
 
 from torchlock import userconfig
 
+PASSING_STATUS = frozenset({408, 425, 429, 500, 502, 503, 504})
+"""Answers of a server that may be another one soon: requests are sent again after these."""
+
 
 class _SystemTrust(HTTPAdapter):
     """Trust what the operating system trusts, corporate certificates included."""

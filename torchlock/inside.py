@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from torchlock.findings import Finding
 from torchlock.records import Records
-from torchlock.verify import Finding, Verdict
+from torchlock.verify import Verdict
 
 _KEPT = ("PYTHONPATH", "PYTHONUSERBASE")
 """What can shadow locked modules must reach the check that looks for it."""

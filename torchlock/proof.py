@@ -16,6 +16,7 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
+from torchlock.findings import Finding, find_site
 from torchlock.inside import files_context, run_inside
 from torchlock.lock import PYTHON_VERSION, Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
@@ -25,7 +26,7 @@ from torchlock.realize.marker import read_marker
 from torchlock.records import Records, read_records
 from torchlock.report import describe
 from torchlock.repository import Repository
-from torchlock.verify import Finding, find_site, verify
+from torchlock.verify import verify
 from torchlock.verify_conda import CondaVerdict
 
 _STORE_NAME = re.compile(r"[0-9a-df-np-sv-z]{32}-.+")

@@ -10,7 +10,7 @@ import rattler
 from packaging.utils import canonicalize_name
 
 from torchlock.artifacts import Store
-from torchlock.channels import channel_location
+from torchlock.channels import channel_locations
 from torchlock.errors import TorchlockError
 from torchlock.files import write_atomically
 from torchlock.lock import Lock, LockError, Package, parse_lock, read_lock
@@ -51,7 +51,7 @@ def relock(repository: Repository, store: Store, *, upgrade: str | None = None) 
             f"{upgrade} is not in the lock, so it cannot be upgraded",
             hint="to add it: put it into environment.yml and run: invoke lock",
         )
-    channels = [_channel(c.url) for c in request.channels]
+    channels = [location for c in request.channels for location in _locations(c.url)]
     for platform in request.platforms:
         conda, wheels = _halves(old, platform)
         packages += solve_conda(
@@ -93,9 +93,9 @@ def _halves(old: Lock | None, platform: str) -> tuple[Sequence[Package], Sequenc
     return old.conda_packages(platform), old.wheels(platform)
 
 
-def _channel(name: str) -> ChannelLocation:
+def _locations(name: str) -> list[ChannelLocation]:
     canonical = rattler.Channel(name).base_url
-    return ChannelLocation(canonical, channel_location(name, canonical))
+    return [ChannelLocation(canonical, place) for place in channel_locations(name, canonical)]
 
 
 def changes(before: Sequence[Package], after: Sequence[Package]) -> list[Change]:

@@ -6,14 +6,13 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
-
-from rich.console import Console
-from rich.table import Table
+from typing import TYPE_CHECKING, Any
 
 from torchlock.errors import TorchlockError
 from torchlock.files import write_atomically
-from torchlock.verify import Finding
+
+if TYPE_CHECKING:
+    from torchlock.findings import Finding
 
 
 def describe(findings: Sequence[Finding], most: int = 10) -> str:
@@ -25,15 +24,6 @@ def describe(findings: Sequence[Finding], most: int = 10) -> str:
     if len(findings) > most:
         lines.append(f"  and {len(findings) - most} more")
     return "\n".join(lines)
-
-
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print a table to standard output, no wider than the terminal."""
-    table = Table(*columns, box=None, pad_edge=False)
-    for row in rows:
-        table.add_row(*row)
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    console.print(table, markup=False)
 
 
 def write_json(target: str | None, value: Any) -> None:

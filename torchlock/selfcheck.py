@@ -17,11 +17,12 @@ from typing import Any
 import validation.__main__
 from torchlock.conda_meta import SITE, CondaFiles, compare_conda_files
 from torchlock.errors import NOT_JUDGED, TorchlockError
+from torchlock.findings import Finding, find_site
 from torchlock.inside import files_context, run_inside
 from torchlock.lock import Lock, read_lock
 from torchlock.records import Records, check_records, read_records
 from torchlock.repository import Repository, this_repository
-from torchlock.verify import Finding, find_site, verify
+from torchlock.verify import verify
 
 PLATFORM = "linux-64"
 INTERRUPTED = 130
@@ -82,7 +83,7 @@ def context(
     verdict = verify(
         find_site(environment.prefix),
         records,
-        explained=lambda path: f"{SITE}{path}" in conda.listed,
+        explained=lambda path: f"{SITE}/{path}" in conda.listed,
         python=environment.compiler,
     )
     findings = (*verdict.findings, *conda.findings)
@@ -109,7 +110,7 @@ def _conda_files(environment: Environment, lock: Lock, records: Records) -> Cond
         environment.prefix,
         lock.conda_packages(PLATFORM) if environment.foundation == "conda" else (),
         {w.name for w in wheels},
-        {f"{SITE}{f.path}" for w in wheels for f in w.files if f.scheme == "site"},
+        {f"{SITE}/{f.path}" for w in wheels for f in w.files if f.scheme == "site"},
     )
 
 

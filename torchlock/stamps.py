@@ -25,7 +25,7 @@ import os
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain, islice
 from pathlib import Path
 
@@ -70,20 +70,24 @@ class Stamps:
                 return cls(path, _ROW.iter_unpack(stream.read()))
         return cls(path)
 
-    def digest(self, status: os.stat_result, began: int) -> str | None:
-        """Return the sha256 of an unchanged file that was read, None when it must be read.
+    def digests(
+        self, present: Mapping[str, os.stat_result], paths: Iterable[str], began: int
+    ) -> dict[str, str]:
+        """Return the sha256 of the files among `paths` that are unchanged since they were read.
 
-        Notes what it returns; `began` is when, before `status` was taken (Unix time, ns).
+        Notes what it returns; `began` is when, before the statuses were taken (Unix time, ns).
         """
-        stamp = _stamp(status)
-        digest = (
-            self._old.get(stamp) or self._linked.get(stamp[_BUT_CHANGE]) or self._fresh.get(stamp)
-        )
-        if digest is None:
-            return None
-        if _is_settled(status, began):
-            self._fresh[stamp] = digest
-        return digest.hex()
+        old, linked, fresh, found = self._old, self._linked, self._fresh, {}
+        for path in paths:
+            if (status := present.get(path)) is None:
+                continue
+            stamp = _stamp(status)
+            digest = old.get(stamp) or linked.get(stamp[_BUT_CHANGE]) or fresh.get(stamp)
+            if digest:
+                found[path] = digest.hex()
+                if _is_settled(status, began):
+                    fresh[stamp] = digest
+        return found
 
     def note(self, status: os.stat_result, digest: str, began: int) -> None:
         """Note what a file holds; `began` is when, before `status` was taken (Unix time, ns)."""
@@ -99,9 +103,15 @@ class Stamps:
                     self._linked[stamp[_BUT_CHANGE]] = digest
 
     @staticmethod
-    def settle() -> None:
-        """Wait until what changed before can be noted, rather than read it again next time."""
-        time.sleep(TICK / 1e9)
+    @contextlib.contextmanager
+    def settling() -> Iterator[None]:
+        """Take so long, at least, that what changed before can be noted.
+
+        Without it what is too fresh to be noted would be read again next time.
+        """
+        ends = time.monotonic_ns() + TICK
+        yield
+        time.sleep(max(0, ends - time.monotonic_ns()) / 1e9)
 
     def after_linking(self) -> None:
         """Follow them no longer: the caches may hold other files from here on."""
@@ -138,21 +148,25 @@ class Reading:
         """What was done, for people."""
         return f"{self.read} read, {self.unchanged} unchanged since they were read"
 
-    def known(self, status: os.stat_result) -> str | None:
-        """Return the sha256 of a file that is unchanged since it was read, else None."""
-        digest = self._stamps.digest(status, self._began) if self._stamps else None
-        if digest:
-            with self._counting:
-                self.unchanged += 1
-        return digest
+    def known(self, present: Mapping[str, os.stat_result], paths: Iterable[str]) -> dict[str, str]:
+        """Return the sha256 of the files among `paths` that are unchanged since they were read.
+
+        `present` has the statuses; a path that it lacks is left out.
+        """
+        if self._stamps is None:
+            return {}
+        digests = self._stamps.digests(present, paths, self._began)
+        with self._counting:
+            self.unchanged += len(digests)
+        return digests
 
     def sha256(self, path: str | Path, status: os.stat_result) -> str:
         """Return the sha256 of the file that `status` is of, read unless it is `known`.
 
         Raises `OSError` if it cannot be read, or has another in its place by now.
         """
-        if digest := self.known(status):
-            return digest
+        if known := self.known({"": status}, ("",)):
+            return known[""]
         with open(path, "rb", buffering=0, opener=_open) as stream:
             opened = os.fstat(stream.fileno())
             if (opened.st_dev, opened.st_ino) != (status.st_dev, status.st_ino):
@@ -160,6 +174,10 @@ class Reading:
             digest = sha256_of_rest(stream)
         self.note(opened, digest)
         return digest
+
+    def holds(self, status: os.stat_result, digest: str) -> bool:
+        """Say whether the file that `status` is of is known to have that sha256, unread."""
+        return self.known({"": status}, ("",)) == {"": digest}
 
     def note(self, status: os.stat_result, digest: str) -> None:
         """Note what a file that was read to its end holds; `status` was taken before."""

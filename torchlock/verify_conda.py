@@ -23,6 +23,7 @@ from typing import get_args
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
 from torchlock.files import sha256_of
+from torchlock.findings import Finding, Kind, Site, set_id_fault
 from torchlock.formats.conda import (
     CondaPackage,
     InstalledFile,
@@ -37,7 +38,7 @@ from torchlock.recompile import differing
 from torchlock.records import Records
 from torchlock.stamps import Reading
 from torchlock.tree import walk
-from torchlock.verify import Finding, Kind, Site, instead_of_a_file, set_id_fault
+from torchlock.verify_files import instead_of_a_file
 
 SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 """Where a conda prefix has its site-packages."""
@@ -178,9 +179,9 @@ def verify_conda(
     ]
     aside = [e for path, e in expectation.set_aside.items() if path in present]
     doubts = []
+    digests = reading.known(present, (item.file.path for item in (*todo, *aside)))
     for item in (*todo, *aside):
-        status = present.get(item.file.path)
-        digest = reading.known(status) if status else None
+        status, digest = present.get(item.file.path), digests.get(item.file.path)
         if status is None or digest not in item.file.sha256 or _mode_fault(status, item.file):
             doubts.append((item, status, digest))
     with ThreadPoolExecutor(workers or os.cpu_count()) as pool:

@@ -28,7 +28,8 @@ if sys.argv[1:3] == ["run", "--prefix"]:
 sys.path.insert(0, {named!r})
 from conda.cli import main
 
-sys.exit(main())
+if __name__ == "__main__":  # conda looks for a GPU's driver in a process that is spawned
+    sys.exit(main())
 """
 
 

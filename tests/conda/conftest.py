@@ -75,6 +75,14 @@ class World:
         return make_prefix(lock or self.lock, self.records, prefix, **options)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def unlisted() -> Iterator[None]:
+    """Prefixes of tests stay off the list that conda keeps for the person who runs them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("CONDA_REGISTER_ENVS", "false")
+        yield
+
+
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory with `channel/` and the wheels and pages of an index."""

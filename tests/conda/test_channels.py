@@ -13,7 +13,8 @@ from torchlock.artifacts import Store
 from torchlock.channels import package_mirrors
 from torchlock.errors import TorchlockError
 from torchlock.lock import Package
-from torchlock.realize.foundation import choose_foundation, fetch_foundation, why_no_conda
+from torchlock.realize.choice import choose_foundation
+from torchlock.realize.foundation import fetch_foundation, why_no_conda
 from torchlock.realize.place import named_prefix
 
 

@@ -30,12 +30,14 @@ from tests.conda.packing import (
 from tests.image.image_making import entry, make_deb
 from torchlock.artifacts import ArtifactError
 from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.findings import find_site
 from torchlock.formats.conda import CondaError, read_conda
 from torchlock.lock import Lock, Package
 from torchlock.oci.layer import Blob, write_layer
 from torchlock.oci.layout import Layout
+from torchlock.oci.reference import DEFAULT_TAG
 from torchlock.realize.foundation import LockedConda
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image import render
 from torchlock.realize.image_bytecode import PACKAGES, BytecodeError
 from torchlock.realize.image_conda import CondaLayer, conda_half
 from torchlock.realize.image_documents import Image, image_digest
@@ -43,7 +45,7 @@ from torchlock.realize.image_plan import ImageSource, plan, record_layers, recor
 from torchlock.recompile import differing
 from torchlock.repository import Repository
 from torchlock.rootfs.lock import Archive, DebPackage, RootfsLock
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 from torchlock.verify_conda import expect, verify_conda
 
 HOME = Path("/opt/torchlock")

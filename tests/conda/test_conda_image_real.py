@@ -21,6 +21,7 @@ from tests.conda.test_conda_image import HOME, HOSTILE
 from tests.image.test_image_real import REPOSITORY, RUN, inside, other_python, run, serve
 from tests.support.locks import lock_text
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.findings import find_site
 from torchlock.lock import Lock, read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
@@ -31,7 +32,7 @@ from torchlock.realize.image_plan import PLATFORM, ImageSource, plan, recorded_l
 from torchlock.recompile import differing
 from torchlock.records import read_records
 from torchlock.rootfs.lock import RootfsLockError, fetch_debs, make_rootfs_lock, read_rootfs_lock
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 from torchlock.verify_conda import expect, verify_conda
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

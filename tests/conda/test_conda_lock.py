@@ -17,9 +17,10 @@ from tests.conda.test_others_files import lock_with, pack
 from tests.conda.test_validate import files_context
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold
+from torchlock.findings import find_site
 from torchlock.lock import read_lock
 from torchlock.realize.foundation import expect_foundation, fetch_foundation
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 from torchlock.verify_conda import verify_conda
 
 pytestmark = pytest.mark.slow

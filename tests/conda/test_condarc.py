@@ -41,6 +41,7 @@ for case in request:
         Channel._reset_state()
         answers.append({
             "envs": list(context.envs_dirs),
+            "register": context.register_envs,
             "prefix": validate_prefix_name("pt27", context),
             "channels": {
                 name: [url.removesuffix("/noarch")
@@ -124,8 +125,10 @@ class Machine:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(text)
             try:
+                settings = read_condarc()
                 return {
-                    "envs": [str(p) for p in read_condarc().environment_directories],
+                    "envs": [str(p) for p in settings.environment_directories],
+                    "register": settings.register_envs,
                     "prefix": str(named_prefix("pt27")),
                     "channels": {name: _locations(name) for name in list(case["channels"])},
                 }
@@ -188,6 +191,10 @@ default_channels: [http://d.example/pkgs/main, http://d.example/mine]
     "above a label": "custom_channels:\n  forge: http://h.example\n  team: file:///srv\n",
     "the other name": "envs_path:\n  - $PLACE/one\n  - $PLACE/two\n",
     "the other root": "root_prefix: ~/other\n",
+    "no list": "register_envs: no\n",
+    "no list, as a number": "register_envs: 0.0\n",
+    "a list, as text": "register_envs: 'On'\n",
+    "a list, as a number": "register_envs: 1\n",
     "nothing": "custom_channels:\nenvs_dirs: ~\n",
     "an empty file": "",
 }
@@ -202,6 +209,9 @@ def test_what_settings_mean(machine):
             CONDA_ENVS_PATH="$PLACE/a:~/b",
         ),
         machine.case({}, CONDA_ENVS_DIRS="~/a", CONDA_ROOT_PREFIX=str(machine.home / "r")),
+        machine.case(
+            {machine.home / ".condarc": "register_envs: true\n"}, CONDA_REGISTER_ENVS="False"
+        ),
         machine.case({}, CONDA_DEFAULT_CHANNELS="http://x.example/a, http://x.example/b"),
     ]
     conda = machine.conda_says([*cases, *variables])
@@ -210,6 +220,7 @@ def test_what_settings_mean(machine):
     password, token = (said[name]["channels"]["forge"] for name in list(CASES)[:2])
     assert password == ["https://u:pw@h.example:8080/base/t/tk-1/forge"]
     assert token == ["https://h.example/t/tk-123/forge"]
+    assert [said[name]["register"] for name in said if "list" in name] == [False, False, True, True]
     assert said["the other name"]["envs"][:2] == [
         f"{machine.home}/place/{n}" for n in ("one", "two")
     ]
@@ -237,6 +248,7 @@ FAULTS = {
     "channel_alias: h.example/x\n": "has no scheme",
     "custom_channels: [a]\n": "custom_channels is to be a map",
     "custom_multichannels:\n  forge: {b: c}\n": "custom_multichannels is to be a list",
+    "register_envs: maybe\n": "register_envs is to be true or false",
     "envs_dirs: [~/a]\nenvs_path: [~/b]\n": "sets both envs_dirs and envs_path",
     "- channel_alias\n": "is no map of settings",
 }
@@ -300,6 +312,7 @@ def generated(random: Random) -> str:
         "custom_multichannels:\n" + "".join(in_map(key) for key in keys()),
         f"envs_dirs:{flag()}\n{listed('  ', '~/')}",
         f"envs_dirs: [$PLACE/p, $PLACE/q]{flag()}\n",
+        f"register_envs: {random.choice(('yes', 'off'))}{flag()}\n",
     ]
     chosen = random.sample(blocks, random.randint(0, len(blocks)))
     lists = [block for block in chosen if block.startswith("envs_dirs")]

@@ -21,7 +21,7 @@ from tests.conda.conftest import make_repository
 from tests.conda.packing import SITE, bundled_version
 from tests.support.children import wait_until
 from tests.support.disks import small_disk
-from torchlock import artifacts
+from torchlock import artifacts, download
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.formats.conda import CondaError
@@ -134,7 +134,7 @@ def test_a_package_that_was_locked_damaged_is_refused(world, tmp_path, name):
 def test_a_server_that_goes_away_half_way_is_named_and_the_next_run_goes_on(
     world, faults, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(artifacts, "ATTEMPTS", 2)
+    monkeypatch.setattr(download, "ATTEMPTS", 2)
     store = Store(tmp_path / "store")
     faults.cut_after[f"channel/noarch/pip-{PIP}-pyhd8ed1ab_0.conda"] = [100_000, 1000]
     with pytest.raises(ArtifactError, match=rf"pip {re.escape(PIP)} cannot be fetched"):

@@ -344,7 +344,7 @@ def test_a_lock_that_is_not_there_or_of_another_format_is_named(tmp_path: Path):
 def test_a_package_that_is_to_be_had_nowhere_any_more_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Served
 ):
-    monkeypatch.setattr("torchlock.artifacts.BACKOFF", 0)
+    monkeypatch.setattr("torchlock.download.BACKOFF", 0)
     archive = Archive(f"{server.url}/pool", f"{server.url}/snapshots", {})
     package = DebPackage(
         "base", "1.0", "amd64", "debian", "system", "b/base_1.0_amd64.deb", 7, "ab" * 32,

@@ -7,6 +7,7 @@ import re
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -392,6 +393,17 @@ def answering(status: int) -> Iterator[int]:
             server.shutdown()
 
 
+@contextmanager
+def process(*arguments: str) -> Iterator[int]:
+    """Give the PID of a process that has `arguments` and does nothing."""
+    command = [sys.executable, "-c", "import time; time.sleep(1000)", *arguments]
+    with subprocess.Popen(command) as started:
+        try:
+            yield started.pid
+        finally:
+            started.terminate()
+
+
 @pytest.mark.parametrize("user", ["0:0", "1000:1000"])
 def test_health_asks_what_was_started(root: ScratchRoot, user: str):
     state = root.directory("run/torchlock" if user == "0:0" else "tmp/torchlock-1000")
@@ -399,8 +411,14 @@ def test_health_asks_what_was_started(root: ScratchRoot, user: str):
     def health() -> int:
         return root.run(HEALTH, user=user, network=True)[0]
 
-    assert health() != 0, "nothing was started"
-    with socket.socket() as closed, answering(200) as good, answering(500) as bad:
+    with (
+        process(ENTRYPOINT, "serve") as pid,
+        socket.socket() as closed,
+        answering(200) as good,
+        answering(500) as bad,
+    ):
+        (state / "pid").write_text(f"{pid}\n")
+        assert health() != 0, "the servers are still to be started"
         closed.bind(("127.0.0.1", 0))
         nobody = closed.getsockname()[1]
         for jupyter, ssh_port, healthy in (
@@ -410,6 +428,17 @@ def test_health_asks_what_was_started(root: ScratchRoot, user: str):
             (state / "jupyter_port").write_text(f"{jupyter}\n")
             (state / "ssh_port").write_text(f"{ssh_port}\n" if ssh_port else "")
             assert (health() == 0) == healthy, (jupyter, ssh_port)
+
+
+def test_where_no_servers_run_there_is_nothing_to_ask(root: ScratchRoot):
+    assert root.run(HEALTH) == (0, "")
+    # What is left in an image that was made of a serving container: PIDs are somebody else's.
+    state = root.directory("run/torchlock")
+    (state / "jupyter_port").write_text("9\n")
+    with process("python", f"{ENTRYPOINT}.py", "serve") as pid:
+        (state / "pid").write_text(f"{pid}\n")
+        assert root.run(HEALTH) == (0, "")
+    assert root.run(HEALTH) == (0, ""), "and of nobody"
 
 
 def test_health_finds_the_ports_of_a_running_entry_point(root: ScratchRoot, mine: str):

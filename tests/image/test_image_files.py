@@ -21,7 +21,7 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
          "torchlock/formats/__init__.py", "torchlock/formats/wheel.py",
          *(f"torchlock/{name}.py" for name in (
              "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile",
-             "records", "repository", "selfcheck", "stamps", "tree", "verify"))],
+             "records", "repository", "selfcheck", "stamps", "superseded", "tree", "verify"))],
         cwd=root, check=True, capture_output=True, text=True,
     ).stdout.splitlines()  # fmt: skip
     assert len(tracked) > 50

@@ -96,8 +96,8 @@ def test_what_to_type_next_finds_the_image(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], options, says: str
 ):
     made = SimpleNamespace(digest="sha256:0")
-    monkeypatch.setattr(tasks, "image_source", lambda *_: None)
-    monkeypatch.setattr(tasks, "render", lambda *_, **__: (made, {}))
+    monkeypatch.setattr("torchlock.realize.image_plan.image_source", lambda *_: None)
+    monkeypatch.setattr("torchlock.realize.image.render", lambda *_, **__: (made, {}))
     with pytest.raises(SystemExit, match="0"):
         tasks.image(Context(), **options)
     said = capsys.readouterr()
@@ -110,7 +110,7 @@ def test_a_tag_that_no_engine_takes_is_refused_before_anything_is_made(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path, tag: str
 ):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(tasks, "image_source", lambda *_: None)
+    monkeypatch.setattr("torchlock.realize.image_plan.image_source", lambda *_: None)
     with pytest.raises(SystemExit, match="2"):
         tasks.image(Context(), out="made", tag=tag)
     assert repr(tag) in capsys.readouterr().err

@@ -273,7 +273,11 @@ def test_blobs_are_mounted_from_another_repository(layout: Layout, registry: Reg
     [
         {"PATCH blobs": ["drop", "drop", "500"]},
         {"PATCH blobs": ["drop"], "GET blobs": ["forget"]},
-        {"PATCH blobs": ["429 after 0", "503"], "POST blobs": ["502"], "PUT manifests": ["429"]},
+        {
+            "PATCH blobs": ["429 after 0", "503"],
+            "POST blobs": ["502", "408"],
+            "PUT manifests": ["425"],
+        },
         {"PUT blobs": ["lose", "502"]},
         {"PATCH blobs": ["416"]},
         {"HEAD blob": ["500", "drop"], "GET manifests": ["503"], "PUT blobs": ["500"]},

@@ -30,13 +30,14 @@ from tests.support.hosts import FACTS, assert_another, other_host
 from tests.support.registry import real_registry_in
 from tests.support.wheels import build_wheel
 from torchlock.artifacts import Store, default_store, fetch
+from torchlock.findings import find_site
 from torchlock.formats.wheel import INSTALLER_METADATA
 from torchlock.lock import read_lock
 from torchlock.oci.layout import Layout
 from torchlock.oci.load import load
 from torchlock.oci.push import push
-from torchlock.oci.reference import parse_reference
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.oci.reference import DEFAULT_TAG, parse_reference
+from torchlock.realize.image import render
 from torchlock.realize.image_documents import Image, documents_of
 from torchlock.realize.image_plan import PLATFORM, ImageSource
 from torchlock.realize.image_wheels import SITE
@@ -50,7 +51,7 @@ from torchlock.rootfs.lock import (
     rootfs_lock_text,
 )
 from torchlock.uv import uv_command, uv_environment
-from torchlock.verify import find_site, verify
+from torchlock.verify import verify
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -618,6 +619,28 @@ def test_what_cannot_start_says_what_to_type(loaded: str):
         )  # fmt: skip
         assert done.returncode == code and said in done.stderr, done.stderr
         assert "Tini is not running as PID 1" not in done.stderr
+
+
+def test_a_container_is_judged_by_the_servers_that_it_was_started_to_run(loaded: str):
+    """podman leaves the check out of images that it gets as OCI ones, so it is named."""
+    check = ("--health-cmd", "/opt/torchlock/libexec/health", "--health-interval", "disable")
+
+    def health(container: Container) -> int:
+        command = ["podman", "healthcheck", "run", container.id]
+        return subprocess.run(command, capture_output=True, check=False).returncode
+
+    command = (*RUN, "--detach", "--network", "none", *check, loaded, "sleep", "1000")
+    training, container = Container(run(*command).strip(), 0), serve(loaded, *check)
+    try:
+        assert health(training) == 0
+        container.token()
+        assert health(container) == 0
+        run("podman", "exec", container.id, "pkill", "-STOP", "-f", "jupyter-lab")
+        assert health(container) == 1
+        assert health(training) == 0
+    finally:
+        training.remove()
+        container.remove()
 
 
 def test_the_user_adds_packages_in_an_environment_of_their_own(loaded: str, tmp_path: Path):

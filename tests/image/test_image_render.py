@@ -16,15 +16,17 @@ import pytest
 from tests.image.image_making import check_recorded, entry, make_deb, make_wheel
 from tests.support.disks import small_disk
 from tests.support.hosts import FACTS, assert_another, other_host
-from torchlock import artifacts
+from tests.support.server import serve
+from torchlock import download
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
 from torchlock.oci import layer
 from torchlock.oci.frame import Frame
 from torchlock.oci.layout import Layout, LayoutError
+from torchlock.oci.reference import DEFAULT_TAG
 from torchlock.realize import image, image_bytecode
-from torchlock.realize.image import DEFAULT_TAG, render
+from torchlock.realize.image import render
 from torchlock.realize.image_bytecode import BytecodeError
 from torchlock.realize.image_documents import image_digest
 from torchlock.realize.image_plan import BIG, ImageSource, image_source, plan
@@ -102,7 +104,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     # These packages hold no interpreter; the real one is tested in test_image_real.py.
     monkeypatch.setattr(image, "unpack_compiler", lambda debs, directory: None)
     monkeypatch.setattr(image, "compiled", lambda root, sources: iter(()))
-    monkeypatch.setattr(artifacts, "BACKOFF", 0)  # no address of these answers
+    monkeypatch.setattr(download, "BACKOFF", 0)  # no address of these answers
     return World(tmp_path)
 
 
@@ -296,7 +298,7 @@ def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_p
 
 @pytest.mark.parametrize("framed", [True, False])
 def test_a_wheel_that_is_not_the_locked_one_leaves_no_layer_and_is_fetched_anew(
-    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framed: bool
+    world: World, tmp_path: Path, framed: bool
 ):
     """Its sha256 is known only when it has been copied; nothing else in it looks wrong."""
     made, layers = render(world.source, tmp_path / "out", world.store)
@@ -315,14 +317,13 @@ def test_a_wheel_that_is_not_the_locked_one_leaves_no_layer_and_is_fetched_anew(
     assert not Layout(tmp_path / "not").blob(layers[key][1].digest).exists()
     assert not any("partial" in name for name in everything_below(tmp_path / "not"))
 
-    def download(self) -> Path:
-        path = self.store.path(self.artifact)
-        path.write_bytes(good)
-        return path
-
     beta.write_bytes(other)
-    monkeypatch.setattr(artifacts._Download, "_download", download)
-    again, _ = render(world.source, tmp_path / "again", Store(world.store.root))
+    with serve(world.made) as server:
+        mirror = {wheel.sha256: [f"{server.url}/{wheel.filename}"]}
+        again, _ = render(
+            world.source, tmp_path / "again", Store(world.store.root), mirrors=lambda _: mirror
+        )
+    assert beta.read_bytes() == good
     assert again.digest == made.digest
     for _, blob in made.layers:
         assert "sha256:" + sha256(Layout(tmp_path / "again").blob(blob.digest)) == blob.digest

@@ -22,9 +22,9 @@ from pathlib import Path
 from typing import IO, Any, Literal
 
 from conda_package_streaming.package_streaming import stream_conda_component
-from packaging.utils import canonicalize_name
 
 from torchlock.errors import TorchlockError
+from torchlock.superseded import superseded
 from torchlock.tree import safe_relative_path
 
 FileMode = Literal["text", "binary"]
@@ -374,20 +374,11 @@ def installed_files(package: CondaPackage, prefix: str, site: str) -> list[Insta
 def superseded_paths(package: CondaPackage, wheels: Collection[str], site: str) -> frozenset[str]:
     """Return the paths that installing the stack takes away from a conda package.
 
-    An installer that finds the same distribution in site-packages uninstalls it first: all that
-    the package has there, and its scripts. `wheels` are canonical names.
+    `wheels` are canonical names.
     """
-    for file in package.files:
-        match = re.fullmatch(
-            r"(?:.*/)?site-packages/([^/]+?)-[^/-]+\.dist-info/METADATA", file.path
-        )
-        if match and canonicalize_name(match[1]) in wheels:
-            return frozenset(
-                [f"{site}/{f.path.partition('site-packages/')[2]}" for f in package.files
-                 if "site-packages/" in f.path]
-                + [f"bin/{name}" for name, _ in package.entry_points]
-            )  # fmt: skip
-    return frozenset()
+    paths = (installed_path(file.path, package.noarch, site) for file in package.files)
+    scripts = (f"bin/{name}" for name, _ in package.entry_points)
+    return superseded(paths, scripts, wheels, site)
 
 
 def entry_point_script(target: str, python: str) -> str:

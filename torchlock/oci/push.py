@@ -19,14 +19,13 @@ from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 import requests
 
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.http import new_session, retry_after
+from torchlock.http import PASSING_STATUS, new_session, retry_after
 from torchlock.oci.credentials import TOKEN_USER, Credentials, credentials
 from torchlock.oci.layout import INDEX, MANIFEST, Descriptor, Layout, document
 from torchlock.oci.reference import Reference
 from torchlock.progress import Progress, silent
 
 ATTEMPTS = 5
-RETRIED = frozenset({408, 429, 500, 502, 503, 504})
 CHUNK = 32 << 20
 """Bytes of a blob in one request: what a broken connection can cost."""
 
@@ -196,7 +195,7 @@ class _Push:
             "Content-Range": f"{offset}-{offset + len(data) - 1}",
         }
         answer = self._send("PATCH", location, data=data, headers=headers)
-        if answer.status_code in RETRIED or answer.status_code == 416:
+        if answer.status_code in PASSING_STATUS or answer.status_code == 416:
             raise _Again(f"HTTP {answer.status_code}", retry_after(answer))
         if answer.status_code not in (202, 204):
             raise self._refused("PATCH", location, answer)
@@ -241,7 +240,7 @@ class _Push:
             except requests.RequestException as error:
                 fault = f"cannot be reached ({type(error).__name__})"
             else:
-                if answer.status_code not in RETRIED:
+                if answer.status_code not in PASSING_STATUS:
                     return answer
                 fault, pause = f"answers HTTP {answer.status_code}", retry_after(answer)
             if attempt + 1 < ATTEMPTS:

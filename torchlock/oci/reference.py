@@ -13,6 +13,9 @@ from torchlock.errors import TorchlockError
 
 HUB = "docker.io"
 
+DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
+"""What images are named unless another name is given."""
+
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_LABEL}(?:\.{_LABEL})*|\[[0-9a-fA-F:]+\])(?::[0-9]+)?")

@@ -1,4 +1,4 @@
-"""The foundation: a lock's conda packages, verified and read, and whether they can be had."""
+"""The conda foundation: a lock's packages, verified and read, and whether they can be had."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Literal
 from urllib.parse import urlsplit
 
 import requests
@@ -20,13 +19,9 @@ from torchlock.formats.conda import CondaPackage, read_conda
 from torchlock.http import new_session
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
-from torchlock.realize.marker import read_marker
 from torchlock.records import Records
 from torchlock.stamps import Reading
 from torchlock.verify_conda import CondaVerdict, Expectation, expect, verify_conda
-
-Foundation = Literal["conda", "venv"]
-"""What carries the stack: conda packages, or the host's own CPython."""
 
 
 @dataclass(frozen=True)
@@ -145,27 +140,3 @@ def why_no_conda(lock: Lock, platform: str, store: Store) -> str:
         except requests.RequestException as error:
             faults.append(f"{urlsplit(url).hostname} does not ({type(error).__name__})")
     return "; ".join(dict.fromkeys(faults))
-
-
-def choose_foundation(
-    asked: str, prefix: Path, lock: Lock, platform: str, store: Store
-) -> tuple[Foundation, str]:
-    """Return the foundation for `prefix` and why it is that, in words.
-
-    `asked` is `conda`, `venv`, or `auto`: what the prefix has already, else conda where its
-    packages can be had, else the host's own CPython. Raises `TorchlockError` for another word.
-    """
-    known: dict[str, Foundation] = {"conda": "conda", "venv": "venv"}
-    if asked in known:
-        return known[asked], "as asked for"
-    if asked != "auto":
-        raise TorchlockError(
-            f"there is no foundation {asked!r}", hint="invoke env --foundation auto|conda|venv"
-        )
-    marker = read_marker(prefix)
-    if marker:
-        return known.get(marker.foundation, "venv"), "as it was made"
-    fault = why_no_conda(lock, platform, store)
-    if fault:
-        return "venv", f"the conda channel cannot be used: {fault}"
-    return "conda", "the conda packages can be had"

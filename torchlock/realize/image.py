@@ -32,7 +32,7 @@ from torchlock.lock import PYTHON_VERSION, Package
 from torchlock.oci.frame import Frame
 from torchlock.oci.layer import Blob, Item, LayerError, copy_framed, copy_layer, write_layer
 from torchlock.oci.layout import Layout
-from torchlock.oci.reference import parse_name
+from torchlock.oci.reference import DEFAULT_TAG, parse_name
 from torchlock.onepass import OnePass
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
@@ -52,8 +52,6 @@ from torchlock.realize.place import read_stamps
 from torchlock.rootfs.convert import Rootfs
 from torchlock.rootfs.lock import LAYERS, fetch_debs
 from torchlock.stamps import Reading
-
-DEFAULT_TAG = "pytorch_cuda_v2.7:latest"
 
 
 def render(

@@ -34,14 +34,15 @@ _PLACES = {
 _SELFCHECK = (
     "conda-lock.yml",
     "torchlock/records/linux-64.json",
-    "torchlock/records/linux-64.files.xz",
+    "torchlock/records/linux-64.files",
     "torchlock/formats/__init__.py",
     "torchlock/formats/wheel.py",
     *(
         f"torchlock/{name}.py"
         for name in (
-            "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile", "records",
-            "repository", "selfcheck", "stamps", "tree", "urls", "verify",
+            "bytecode", "conda_meta", "console", "files", "findings", "inside", "lock",
+            "recompile", "records", "repository", "selfcheck", "stamps", "superseded", "tree",
+            "urls", "verify", "verify_files", "verify_foreign", "verify_scripts",
         )
     ),
 )  # fmt: skip

@@ -1,6 +1,6 @@
 """Link conda packages into a prefix with rattler; run as a program of its own.
 
-py-rattler's interpreter can crash at its exit after the work is done, so `prefix.py` runs
+py-rattler's interpreter can crash at its exit after the work is done, so `linking.py` runs
 this in a child process, reads the result it leaves in a file, and ignores how it ended.
 """
 

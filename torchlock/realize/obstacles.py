@@ -18,8 +18,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from torchlock.errors import DoesNotHold
+from torchlock.findings import Finding
 from torchlock.report import describe
-from torchlock.verify import Finding
 from torchlock.verify_conda import SITE
 
 Present = Mapping[str, os.stat_result]

@@ -7,27 +7,22 @@ full store needs no network. conda, mamba and micromamba recognise the prefix.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
-from torchlock.channels import channel_of
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
-from torchlock.files import absolute, write_atomically
+from torchlock.files import absolute
+from torchlock.findings import Finding, Site, find_site
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
+from torchlock.realize.environments_txt import register_environment
 from torchlock.realize.foundation import (
     LockedConda,
     check_prefix_length,
@@ -35,6 +30,15 @@ from torchlock.realize.foundation import (
     fetch_foundation,
 )
 from torchlock.realize.interpreter import host_platform
+from torchlock.realize.link_scripts import (
+    carry_over,
+    note_what_scripts_left,
+    pending,
+    run_scripts,
+    still_run,
+    unrun,
+)
+from torchlock.realize.linking import Linked, link_packages
 from torchlock.realize.marker import NAME as MARKER
 from torchlock.realize.marker import Marker, read_marker, write_marker
 from torchlock.realize.obstacles import (
@@ -47,7 +51,6 @@ from torchlock.realize.obstacles import (
     strange_packages,
 )
 from torchlock.realize.place import (
-    after_failure,
     alone,
     check_prefix_name,
     check_space,
@@ -56,29 +59,24 @@ from torchlock.realize.place import (
     read_stamps,
     wheel_cache,
 )
+from torchlock.realize.repair import damaged_packages, does_not_hold
 from torchlock.realize.stack import install_stack, remove_from_stack, unfinished
-from torchlock.realize.venv import REPAIRABLE, remove_bytecode
+from torchlock.realize.venv import remove_bytecode
 from torchlock.records import Records
 from torchlock.report import describe
-from torchlock.repository import this_repository
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
-from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
+from torchlock.verify import Verdict, differing_files, verify
 from torchlock.verify_conda import (
     CLIENT_FILES,
     SITE,
     CondaVerdict,
     Expectation,
-    altered_since,
-    contents_of,
     is_conda_prefix,
     stack_paths,
     unaccounted,
     verify_conda,
 )
-
-RUN_BY_RATTLER = "-post-link.sh"
-"""The end of the names of the link scripts that rattler can run; it runs no pre-link ones."""
 
 
 @dataclass(frozen=True)
@@ -141,17 +139,15 @@ def make_prefix(
         if marker and marker.before is not None:
             marker = work.after_broken_off_scripts(marker)
         goal = work.goal(marker)
-        unrun = work.unrun(goal)
         whole = (prefix / SITE).is_dir() and (prefix / "conda-meta").is_dir()
-        if marker == goal and whole and not (link_scripts and work.pending(goal)):
+        if marker == goal and whole and not (link_scripts and pending(foundation, goal)):
             say(f"checking {prefix}")
             conda, stack = work.judge(goal)
             if conda.holds and stack.holds:
-                stamps.write()
-                return MadePrefix(prefix, False, stack, conda, unrun)
+                return work.done(goal, conda, stack, installed=False)
             found = [*conda.findings, *stack.findings]
-            if not _damaged(found):  # nothing that installing could put right
-                raise _does_not_hold(prefix, found)
+            if not damaged_packages(found):  # nothing that installing could put right
+                raise does_not_hold(prefix, found)
             say(f"{prefix} is not what the lock says:\n{describe(found)}")
         damaged = work.survey(marker) if marker else set()
         if marker is None:
@@ -166,14 +162,10 @@ def make_prefix(
         (prefix / SITE).mkdir(parents=True, exist_ok=True)  # packages that are linked stay so
         work.install(work.gone(begun))
         conda, stack, linked_again = work.repair(begun)
-        ran = work.still_run(begun.scripts, linked_again)
+        ran = still_run(foundation, begun.scripts, linked_again)
         goal = replace(goal, scripts=ran, written=begun.written)
         write_marker(prefix, goal)
-        stamps.write()
-        unrun = work.unrun(goal)
-        if unrun:
-            say(f"not run, as link scripts are only with --link-scripts: {', '.join(unrun)}")
-        return MadePrefix(prefix, True, stack, conda, unrun)
+        return work.done(goal, conda, stack, installed=True)
 
 
 @dataclass(frozen=True)
@@ -203,18 +195,14 @@ class _Work:
 
     def goal(self, marker: Marker | None) -> Marker:
         """Return the marker of the finished prefix, given that of what is there."""
-        packages = tuple(p.content.record_name for p in self.foundation)
-        # What the script of a package left that is locked no more is nobody's.
-        known = marker if marker and set(marker.scripts) <= set(packages) else None
-        return Marker(
+        goal = Marker(
             self.lock,
             "conda",
             tuple(f"{w.name}=={w.version}" for w in self.wheels),
             complete=True,
-            packages=packages,
-            scripts=known.scripts if known else (),
-            written=known.written if known else {},
+            packages=tuple(p.content.record_name for p in self.foundation),
         )
+        return carry_over(marker, goal)
 
     def begun(self, goal: Marker, marker: Marker | None, damaged: Collection[str]) -> Marker:
         """Return the marker of a prefix on its way to the goal: what either has is torchlock's."""
@@ -224,38 +212,12 @@ class _Work:
             wheels=tuple(sorted({*goal.wheels, *before.wheels})),
             packages=tuple(sorted({*goal.packages, *before.packages})),
             complete=False,
-            scripts=self.still_run(goal.scripts, damaged),
+            scripts=still_run(self.foundation, goal.scripts, damaged),
         )
-
-    def unrun(self, marker: Marker) -> tuple[str, ...]:
-        """Return the link scripts that packages have and that were not run, by the marker."""
-        return tuple(
-            f"{p.content.name}: {script}"
-            for p in self.foundation
-            for script in p.content.link_scripts
-            if p.content.record_name not in marker.scripts or not script.endswith(RUN_BY_RATTLER)
-        )
-
-    def pending(self, marker: Marker) -> list[str]:
-        """Return the packages, as in `conda-meta`, with a script that could be run and was not."""
-        return [
-            p.content.record_name
-            for p in self.foundation
-            if p.content.record_name not in marker.scripts
-            and any(script.endswith(RUN_BY_RATTLER) for script in p.content.link_scripts)
-        ]
 
     def gone(self, marker: Marker) -> list[str]:
         """Return the wheels of the marker whose names are locked no more."""
         return gone(marker.wheels, (w.name for w in self.wheels))
-
-    def still_run(self, scripts: Sequence[str], linked_again: Collection[str]) -> tuple[str, ...]:
-        """Return those of `scripts` that count as run when packages have been linked again.
-
-        That takes back what a package's link script made of its files.
-        """
-        lost = {p.content.record_name for p in self.foundation if p.content.name in linked_again}
-        return tuple(script for script in scripts if script not in lost)
 
     def clear(self, marker: Marker, present: Mapping[str, os.stat_result]) -> None:
         """Raise `DoesNotHold` when something is in the way, before anything is changed."""
@@ -311,7 +273,7 @@ class _Work:
             for p in self.foundation
             if (record := f"conda-meta/{p.content.record_name}.json") in present
         }
-        damaged = _damaged(conda) & installed.keys()
+        damaged = damaged_packages(conda) & installed.keys()
         if damaged and marker != self.goal(marker):  # else it has been said
             why = [f for f in conda if f.package in damaged]
             self.say(f"{self.prefix} is not what the lock says:\n{describe(why)}")
@@ -363,23 +325,16 @@ class _Work:
         following = self.beside.submit(self.stamps.before_linking, wheel_cache(self.store))
         _ = self.expecting  # after that, for uv waits for that alone
         aside = self.set_aside(marker)
-        pending = self.pending(marker)
-        if not self.link_scripts or not pending:
-            self.link(again=damaged).check()
+        if self.link_scripts and pending(self.foundation, marker):
+            marker = run_scripts(
+                self.prefix,
+                self.foundation,
+                marker,
+                unaccounted=self.unaccounted,
+                link=partial(self.link, again=damaged, scripts=True),
+            )
         else:
-            marker = self.before_scripts(marker)
-            write_marker(self.prefix, marker)
-            for name in pending:
-                # To rattler it is then not installed: it links it, and runs its scripts.
-                (self.prefix / "conda-meta" / f"{name}.json").unlink(missing_ok=True)
-            linked = _Linked()
-            try:
-                linked = self.link(again=damaged, scripts=True)
-            finally:
-                ran = (name for name in pending if name.rsplit("-", 2)[0] in linked.ran)
-                marker = self.after_scripts(replace(marker, scripts=(*marker.scripts, *ran)))
-                write_marker(self.prefix, marker)
-            linked.check()
+            self.link(again=damaged).check()
         for path in aside - self.expecting.result().set_aside.keys():
             _remove(self.prefix, path)  # rattler leaves some behind
         following.result()
@@ -397,24 +352,12 @@ class _Work:
             for path in installed_paths(self.prefix, [record], ())
         }
 
-    def before_scripts(self, marker: Marker) -> Marker:
-        """Note whose the files are now: what scripts left and is altered is not theirs any more."""
-        found = unaccounted(self.prefix, self.expecting.result(), self.records)
-        before = tuple(path for path in found if path not in marker.written)
-        return replace(marker, written=altered_since(self.prefix, marker.written), before=before)
-
     def after_broken_off_scripts(self, marker: Marker) -> Marker:
         """Note what the scripts of a run left that was killed in them."""
         self.say("a run was broken off in its link scripts; what is new since is taken for theirs")
         self.clear(marker, dict(walk(self.prefix)))
         _sweep(self.prefix)
-        return self.after_scripts(marker)
-
-    def after_scripts(self, marker: Marker) -> Marker:
-        """Note what scripts left: all that is unaccounted for and was not `before`."""
-        found = unaccounted(self.prefix, self.expecting.result(), self.records)
-        left = contents_of(self.prefix, set(found) - set(marker.before or ()))
-        return replace(marker, written={**left, **marker.written}, before=None)
+        return note_what_scripts_left(self.prefix, marker, self.unaccounted())
 
     def install(self, gone: Sequence[str]) -> None:
         """Install the wheels; take away those that only an earlier lock had."""
@@ -424,9 +367,9 @@ class _Work:
         broken_off = unfinished(site_packages, self.wheels)
         if broken_off:
             self.stamps.after_linking()
-        self.beside.submit(lambda: self.records.expected)  # takes a moment the first time
         install_stack(self.python, self.wheels, self.store, again=broken_off)
-        self.stamps.settle()
+        with self.stamps.settling():
+            _ = self.records.counted  # takes a moment the first time
 
     def repair(self, marker: Marker) -> tuple[CondaVerdict, Verdict, set[str]]:
         """Install again what is damaged; return verdicts that hold, or raise `DoesNotHold`.
@@ -435,7 +378,7 @@ class _Work:
         """
         self.say(f"checking {self.prefix}")
         conda, stack = self.judge_changed(marker)
-        damaged = _damaged(conda.findings) & {p.content.name for p in self.foundation}
+        damaged = damaged_packages(conda.findings) & {p.content.name for p in self.foundation}
         if damaged:
             self.stamps.after_linking()
             self.say(f"linking again {', '.join(sorted(damaged))}:\n{describe(conda.findings)}")
@@ -443,7 +386,7 @@ class _Work:
             conda, stack = self.judge_changed(marker)
         # Linking a conda package whose python part a wheel replaces brings that part back.
         back = damaged | {f.package for f in conda.findings}
-        wheels = _damaged(stack.findings) | (set(conda.superseded) & back)
+        wheels = damaged_packages(stack.findings) | (set(conda.superseded) & back)
         for _ in range(2):  # the first may take away a file that two wheels share
             if not wheels:
                 break
@@ -452,11 +395,33 @@ class _Work:
             self.say(f"repairing {', '.join(sorted(wheels))}:\n{found}")
             install_stack(self.python, self.wheels, self.store, again=sorted(wheels))
             conda, stack = self.judge_changed(marker)
-            wheels = _damaged(stack.findings)
+            wheels = damaged_packages(stack.findings)
         findings = [*conda.findings, *stack.findings]
         if findings:
-            raise _does_not_hold(self.prefix, findings)
+            raise does_not_hold(self.prefix, findings)
         return conda, stack, damaged
+
+    def unaccounted(self) -> list[str]:
+        """Return the paths that nothing accounts for, byte code aside."""
+        return unaccounted(self.prefix, self.expecting.result(), self.records)
+
+    def link(self, *, again: Collection[str] = (), scripts: bool = False) -> Linked:
+        """Link the conda half; the packages of `again` afresh."""
+        return link_packages(
+            self.prefix, self.foundation, self.platform, self.store, again=again, scripts=scripts
+        )
+
+    def done(
+        self, marker: Marker, conda: CondaVerdict, stack: Verdict, *, installed: bool
+    ) -> MadePrefix:
+        """Keep the stamps, list the complete prefix where conda lists its own; return it."""
+        self.stamps.write()
+        register_environment(self.prefix)
+        not_run = unrun(self.foundation, marker)
+        if installed and not_run:
+            names = ", ".join(not_run)
+            self.say(f"not run, as link scripts are only with --link-scripts: {names}")
+        return MadePrefix(self.prefix, installed, stack, conda, not_run)
 
     def judge_changed(self, marker: Marker) -> tuple[CondaVerdict, Verdict]:
         """Verify both halves of a prefix that was changed, without byte code of what was there."""
@@ -464,63 +429,6 @@ class _Work:
             conda, stack = self.judge(marker)
             if not remove_bytecode(self.prefix, [*conda.findings, *stack.findings]):
                 return conda, stack
-
-    def link(self, *, again: Collection[str] = (), scripts: bool = False) -> _Linked:
-        """Run `link_conda.py` over the packages; finish the records and return what it did."""
-        with _cache(self.store) as cache:
-            result = _run_link_conda(
-                {
-                    "prefix": str(self.prefix),
-                    "cache": str(cache),
-                    "platform": self.platform,
-                    "link_scripts": scripts,
-                    "again": sorted(again),
-                    "packages": [_row(p) for p in self.foundation],
-                }
-            )
-        failed = tuple(result.get("failed_scripts", ()))
-        linked = _Linked(frozenset(result.get("ran", ())), failed, result.get("error", ""))
-        records = {
-            p.content.name: self.prefix / "conda-meta" / f"{p.content.record_name}.json"
-            for p in self.foundation
-        }
-        if not linked.error:
-            for p in self.foundation:
-                _finish_record(records[p.content.name], p.package)
-        for script in failed:  # its package is not installed, so that the next run tries again
-            records[script.partition(":")[0]].unlink(missing_ok=True)
-        return linked
-
-
-@dataclass(frozen=True)
-class _Linked:
-    """What linking came to: packages whose link scripts did what they should, and what failed."""
-
-    ran: frozenset[str] = frozenset()
-    failed_scripts: tuple[str, ...] = ()
-    error: str = ""
-
-    def check(self) -> None:
-        """Raise `TorchlockError` when something failed."""
-        if self.error:
-            raise TorchlockError(
-                f"the conda packages could not be linked: {self.error}",
-                hint=after_failure(self.error),
-            )
-        if self.failed_scripts:
-            raise TorchlockError(
-                f"link scripts failed: {', '.join(self.failed_scripts)}",
-                hint="run them by hand to see why, or make the prefix without them "
-                "(that is the default)",
-            )
-
-
-def _does_not_hold(prefix: Path, findings: Sequence[Finding]) -> DoesNotHold:
-    return DoesNotHold(
-        f"{prefix} is not what the lock says:\n{describe(findings)}",
-        hint="torchlock removes nothing that it did not install; if these files are not "
-        f"yours, remove them (the paths are below {prefix}) and run this again",
-    )
 
 
 def _sweep(prefix: Path) -> None:
@@ -538,65 +446,3 @@ def _remove(prefix: Path, path: str) -> None:
     with contextlib.suppress(OSError):
         while (place := place.parent) != prefix:
             place.rmdir()
-
-
-def _row(locked: LockedConda) -> dict[str, Any]:
-    return {
-        "index": locked.content.index,
-        "archive": str(locked.archive.absolute()),
-        "channel": channel_of(locked.package),
-        "sha256": locked.package.sha256,
-        "md5": locked.package.md5,
-        "size": locked.archive.stat().st_size,
-    }
-
-
-def _damaged(findings: Sequence[Finding]) -> set[str]:
-    return {f.package for f in findings if f.kind in REPAIRABLE and f.package}
-
-
-def _run_link_conda(request: dict[str, Any]) -> dict[str, Any]:
-    with tempfile.TemporaryDirectory() as scratch:
-        asked, answered = Path(scratch, "request.json"), Path(scratch, "result.json")
-        asked.write_text(json.dumps(request), encoding="utf-8")
-        done = subprocess.run(
-            [sys.executable, "-m", "torchlock.realize.link_conda", asked, answered],
-            cwd=this_repository().root,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        try:
-            result: dict[str, Any] = json.loads(answered.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            said = done.stderr.strip().splitlines()
-            result = {"error": said[-1] if said else f"rattler ended with {done.returncode}"}
-    return result
-
-
-@contextmanager
-def _cache(store: Store) -> Iterator[Path]:
-    """Give rattler a cache of unpacked packages; one of its own where the store is read-only."""
-    cache = conda_cache(store)
-    try:
-        cache.mkdir(parents=True, exist_ok=True)
-        (cache / ".writable").touch()
-    except OSError:
-        with tempfile.TemporaryDirectory(prefix="torchlock-") as scratch:
-            yield Path(scratch)
-    else:
-        yield cache
-
-
-def _finish_record(path: Path, package: Package) -> None:
-    """Note in `conda-meta` where the lock says the package comes from, not the store."""
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        raise TorchlockError(
-            f"rattler left no record of {package.label}: {path} cannot be read",
-            hint="run the same command again; it goes on where this one stopped",
-        ) from None
-    if record.get("url") != package.url:
-        record["url"], record["channel"] = package.url, channel_of(package)
-        write_atomically(path, (json.dumps(record, indent=2) + "\n").encode())

@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from packaging.utils import canonicalize_name
@@ -173,8 +173,9 @@ def _release(wheel: str) -> tuple[str, ...]:
 
 
 def _link(link: Path, target: Path) -> None:
-    if link.is_symlink() and link.readlink() == target:
-        return
+    with suppress(OSError):
+        if os.readlink(link) == str(target):  # noqa: PTH115 - Path would tidy it
+            return
     fresh = link.with_name(f".{link.name}.{os.getpid()}")
     fresh.symlink_to(target)
     fresh.replace(link)

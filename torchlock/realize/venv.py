@@ -12,8 +12,9 @@ from shlex import quote
 
 from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
-from torchlock.errors import DoesNotHold, TorchlockError
+from torchlock.errors import TorchlockError
 from torchlock.files import absolute
+from torchlock.findings import Finding, Site, find_site
 from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
@@ -34,6 +35,7 @@ from torchlock.realize.place import (
     read_stamps,
     wheel_cache,
 )
+from torchlock.realize.repair import damaged_packages, does_not_hold
 from torchlock.realize.stack import (
     install_stack,
     introduce,
@@ -45,11 +47,8 @@ from torchlock.records import Records
 from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
-from torchlock.verify import Finding, Site, Verdict, differing_files, find_site, verify
+from torchlock.verify import Verdict, differing_files, verify
 from torchlock.verify_conda import SITE, stack_paths
-
-REPAIRABLE = frozenset({"missing", "changed", "mode", "not a file", "unreadable", "version"})
-"""Findings that installing the wheel again removes; the others are files of somebody else."""
 
 
 @dataclass(frozen=True)
@@ -101,9 +100,9 @@ def make_venv(
             if verdict.holds:
                 stamps.write()
                 return Made(prefix, installed=False, verdict=verdict)
-            damaged = _damaged(verdict)
+            damaged = sorted(damaged_packages(verdict.findings))
             if not damaged:  # nothing that installing could put right
-                raise _does_not_hold(prefix, verdict)
+                raise does_not_hold(prefix, verdict.findings)
             say(f"{prefix} is not what the lock says:\n{describe(verdict.findings)}")
         if marker:
             _survey(prefix, marker, goal, records, stamps)
@@ -191,18 +190,17 @@ def _install_until_it_holds(
             say(f"repairing {', '.join(damaged)}")
         else:
             say(f"installing {len(wheels)} wheels")
-        with ThreadPoolExecutor(1) as beside:
-            beside.submit(lambda: records.expected)  # takes a moment the first time
-            install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
-        stamps.settle()
+        install_stack(prefix / "bin" / "python", wheels, store, again=damaged)
+        with stamps.settling():
+            _ = records.counted  # takes a moment the first time
         verdict = _judge(prefix, records, stamps, say)
-        damaged = _damaged(verdict)
+        damaged = sorted(damaged_packages(verdict.findings))
         if damaged:
             say(f"not what the lock says:\n{describe(verdict.findings)}")
         if not remove_bytecode(prefix, verdict.findings) and not damaged:
             break
     if not verdict.holds:
-        raise _does_not_hold(prefix, verdict)
+        raise does_not_hold(prefix, verdict.findings)
     return verdict
 
 
@@ -230,26 +228,6 @@ def remove_bytecode(prefix: Path, findings: Sequence[Finding]) -> bool:
     for path in stale:
         path.unlink(missing_ok=True)
     return bool(stale)
-
-
-def _does_not_hold(prefix: Path, verdict: Verdict) -> DoesNotHold:
-    return DoesNotHold(
-        f"{prefix} is not what the lock says:\n{describe(verdict.findings)}",
-        hint=_what_to_do(prefix, verdict.findings),
-    )
-
-
-def _damaged(verdict: Verdict) -> list[str]:
-    return sorted({f.package for f in verdict.findings if f.kind in REPAIRABLE})
-
-
-def _what_to_do(prefix: Path, findings: Sequence[Finding]) -> str:
-    if all(f.kind in REPAIRABLE - {"version"} for f in findings):
-        return "something changes the files while they are installed; look for what does"
-    return (
-        "torchlock removes nothing that it did not install; if these files are not yours, "
-        f"remove them (the paths are below {prefix}) and run the command again"
-    )
 
 
 def _make_interpreter(prefix: Path, interpreter: Interpreter) -> None:

@@ -22,7 +22,10 @@ from torchlock.urls import public
 
 @dataclass(frozen=True)
 class ChannelLocation:
-    """A channel's canonical base URL, and where its index is read from (a mirror, or itself)."""
+    """A channel's canonical base URL, and where an index of it is read from (a mirror, or itself).
+
+    A channel that stands for several, as `custom_multichannels` of conda has it, has several.
+    """
 
     canonical: str
     location: str
