@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -71,8 +72,10 @@ class World:
         lock = Lock(wheels, ("linux-64",), (), (), {})
         return ImageSource(self.repository, lock, rootfs, {w.sha256: 1000 for w in wheels})
 
-    def with_wheel(self, name: str, files: dict[str, bytes]) -> ImageSource:
-        changed = self._wheel(name, files)
+    def with_wheel(
+        self, name: str, files: dict[str, bytes], compression: int = zipfile.ZIP_STORED
+    ) -> ImageSource:
+        changed = self._wheel(name, files, compression)
         wheels = tuple(changed if w.name == name else w for w in self.source.wheels)
         return self._source(self.source.rootfs, wheels)
 
@@ -86,8 +89,13 @@ class World:
         self._keep(package, path)
         return package
 
-    def _wheel(self, name: str, files: dict[str, bytes] | None = None) -> Package:
-        path = make_wheel(self.made, name, files, compression=0)
+    def _wheel(
+        self,
+        name: str,
+        files: dict[str, bytes] | None = None,
+        compression: int = zipfile.ZIP_STORED,
+    ) -> Package:
+        path = make_wheel(self.made, name, files, compression=compression)
         url = f"http://index.invalid/{path.name}"
         package = Package(name, "1.0", "pip", "linux-64", url, sha256(path), None, {})
         self._keep(package, path)
@@ -225,14 +233,17 @@ def test_a_recorded_render_copies_to_the_same_blobs(world: World, tmp_path: Path
 def test_frames_spare_the_archives_until_they_are_damaged_or_another_s(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    made, _ = render(world.source, tmp_path / "out", world.store)
+    source = world.with_wheel(
+        "beta", {"beta/a.py": b"a" * 99_999, "beta/b.py": b"b" * 999}, zipfile.ZIP_DEFLATED
+    )
+    made, _ = render(source, tmp_path / "out", world.store)
     frames = sorted((world.store.root / "layers").glob("*.frame"))
     real, opened = image.wheels_items, []
     monkeypatch.setattr(image, "wheels_items", lambda w: real(opened.append(w) or w))
 
     def archives_read(name: str) -> int:
         opened.clear()
-        again, _ = render(world.source, tmp_path / name, Store(world.store.root))
+        again, _ = render(source, tmp_path / name, Store(world.store.root))
         assert again.digest == made.digest
         for _, blob in made.layers:
             assert "sha256:" + sha256(Layout(tmp_path / name).blob(blob.digest)) == blob.digest

@@ -248,9 +248,9 @@ def _fault(stream: Stream, what: str) -> LayerError:
 def write_layer(items: Iterable[Item], out: IO[bytes], frame: Frame | None = None) -> Blob:
     """Write a layer to `out` and return its digests; memory stays bounded.
 
-    It is taken down in `frame`, if there is one.
     Every spliced stream is inflated on the way: size and CRC-32 have to be what its archive
-    claims. Raises `LayerError` for damaged streams and for two entries with one path.
+    claims. A `frame` takes the layer down. Raises `LayerError` for damaged streams and for two
+    entries with one path.
     """
     sink = _Sink(out, hashed=True, frame=frame)
     _write(items, sink)
@@ -262,9 +262,9 @@ def copy_layer(
 ) -> None:
     """Write a layer whose digests are already known from the same inputs, without hashing.
 
-    It is taken down in `frame`, if there is one.
-    Sound only where the inputs were verified by their own sha256: those and the rules of this
-    module imply the bytes. Raises `LayerError` when the size is not the recorded one.
+    Sound only where the inputs are verified by their own sha256: those and the rules of this
+    module imply the bytes. A `frame` takes the layer down. Raises `LayerError` when the size is
+    not the recorded one.
     """
     sink = _Sink(out, hashed=False, frame=frame)
     _write(items, sink)
@@ -277,9 +277,10 @@ def copy_framed(
     out: IO[bytes],
     recorded: Blob,
 ) -> None:
-    """Write a layer that was taken down in `frame`, from the same sources in the same order.
+    """Write a layer that `frame` took down, from the same sources in the same order.
 
-    Sound as `copy_layer` is, and as far as the frame is one that this module has made.
+    Sound where `copy_layer` is, for a frame that this module has made. Raises `LayerError` as that
+    does, and when a source is too short.
     """
     sink, at = _Sink(out, hashed=False), 0
     between = memoryview(frame.between)
