@@ -4,6 +4,7 @@ import base64
 import csv
 import hashlib
 import io
+import random
 import struct
 import tarfile
 import zipfile
@@ -178,6 +179,21 @@ def test_zip64_and_stored_members_are_read(tmp_path: Path):
     assert render(path)[1] == plain
     with zipfile.ZipFile(path) as archive, opened(path) as read_once:
         assert not any(m.deflated for m in raw_members(path, archive, read_once.read))
+
+
+def test_a_directory_in_another_order_than_the_data_is_followed(tmp_path: Path):
+    files = {f"{n}.bin": random.Random(n).randbytes(400_000) for n in range(3)}
+    path = make_wheel(tmp_path, files=files)
+    before, after = render(path)[1], render(reversed_directory(path))[1]
+    assert before == after
+    assert list(before) != list(after)
+
+
+def reversed_directory(path: Path) -> Path:
+    with zipfile.ZipFile(path, "a") as archive:
+        archive.filelist.reverse()
+        archive._didModify = True  # or closing it would not write the directory
+    return path
 
 
 def test_a_truncated_wheel_is_refused(tmp_path: Path):
