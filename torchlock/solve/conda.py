@@ -115,9 +115,11 @@ def _package(
     record: rattler.RepoDataRecord, platform: str, channels: Sequence[ChannelLocation]
 ) -> Package:
     url = record.url
-    for channel in channels:
-        if url.startswith(channel.location):
-            url = channel.canonical + url.removeprefix(channel.location)
+    # A channel may lie below another: the longest location is the package's own.
+    own = [channel for channel in channels if url.startswith(channel.location)]
+    if own:
+        channel = max(own, key=lambda channel: len(channel.location))
+        url = channel.canonical + url.removeprefix(channel.location)
     if record.sha256 is None or record.md5 is None:
         raise RequestError(
             f"the channel index gives no {'md5' if record.sha256 else 'sha256'} for "
