@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import shlex
@@ -32,6 +33,20 @@ def clone(tmp_path: Path) -> Path:
     ignored = shutil.ignore_patterns(".git", ".venv", "env", "tests", "__pycache__")
     shutil.copytree(ROOT, target, ignore=ignored)
     return target
+
+
+def test_an_environment_from_a_full_store_needs_no_http_no_solver_and_no_display():
+    """They take as long to import as the rest of the command takes to start."""
+    program = (
+        "import sys, tasks, torchlock.mirrors, torchlock.realize.choice, torchlock.realize.venv; "
+        "print(sorted({name.partition('.')[0] for name in sys.modules}))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    loaded = set(ast.literal_eval(done.stdout))
+    assert {"torchlock", "invoke", "yaml"} <= loaded
+    assert not loaded & {"requests", "urllib3", "truststore", "rich", "rattler", "conda_lock"}
 
 
 def test_lists_every_verb():

@@ -15,17 +15,23 @@ from torchlock.repository import this_repository
 
 def test_the_tools_are_what_git_tracks(tmp_path: Path):
     root = this_repository().root
-    tracked = subprocess.run(
-        ["git", "ls-files", "validation", "torchlock/doctor", "conda-lock.yml",
-         "torchlock/__init__.py", "torchlock/errors.py", "torchlock/records/linux-64.*",
-         "torchlock/formats/__init__.py", "torchlock/formats/wheel.py",
-         *(f"torchlock/{name}.py" for name in (
-             "bytecode", "conda_meta", "console", "files", "inside", "lock", "recompile",
-             "records", "repository", "selfcheck", "stamps", "superseded", "tree", "verify"))],
-        cwd=root, check=True, capture_output=True, text=True,
-    ).stdout.splitlines()  # fmt: skip
-    assert len(tracked) > 50
-    for path in tracked:
+
+    def tracked(*paths: str) -> list[str]:
+        return subprocess.run(
+            ["git", "ls-files", *paths], cwd=root, check=True, capture_output=True, text=True
+        ).stdout.splitlines()
+
+    carried = tracked(
+        "validation", "torchlock/doctor", "conda-lock.yml", "torchlock/__init__.py",
+        "torchlock/errors.py", "torchlock/records/linux-64.*", "torchlock/formats/__init__.py",
+        "torchlock/formats/wheel.py",
+        *(f"torchlock/{name}.py" for name in (
+            "bytecode", "conda_meta", "console", "files", "findings", "inside", "lock",
+            "recompile", "records", "repository", "selfcheck", "stamps", "superseded", "tree",
+            "urls", "verify", "verify_files", "verify_foreign", "verify_scripts")),
+    )  # fmt: skip
+    assert len(carried) > 60
+    for path in tracked("validation", "torchlock", "conda-lock.yml"):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_bytes((root / path).read_bytes())
     for stray in (
@@ -38,7 +44,7 @@ def test_the_tools_are_what_git_tracks(tmp_path: Path):
         (tmp_path / stray).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / stray).write_text("stray")
     paths = {item.member.path for item in contents_items(tmp_path, ())}
-    assert {p for p in paths if p.startswith(TOOLS)} == {f"{TOOLS}/{p}" for p in tracked}
+    assert {p for p in paths if p.startswith(TOOLS)} == {f"{TOOLS}/{p}" for p in carried}
 
 
 @pytest.mark.parametrize(
