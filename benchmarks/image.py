@@ -31,6 +31,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
@@ -41,7 +42,6 @@ from torchlock.artifacts import Store, default_store
 from torchlock.formats.zipstream import raw_members
 from torchlock.oci import gzipped
 from torchlock.oci.layout import Layout
-from torchlock.onepass import OnePass
 from torchlock.realize.image import render, standard_library, wheel_sources
 from torchlock.realize.image_bytecode import compiled, compiler_packages, unpack_compiler
 from torchlock.realize.image_plan import ImageSource, image_source
@@ -131,7 +131,7 @@ def hash_and_inflate(image: ImageSource) -> None:
         with wheel.open("rb", buffering=0) as stream, zipfile.ZipFile(wheel) as archive:
             while chunk := stream.read(CHUNK):
                 outer.update(chunk)
-            for member in raw_members(wheel, archive, OnePass(wheel, stream).read):
+            for member in raw_members(wheel, archive, partial(pread, stream.fileno())):
                 inflater, left = gzipped.inflater(), member.length
                 stream.seek(member.offset)
                 while left and member.deflated:
@@ -141,6 +141,10 @@ def hash_and_inflate(image: ImageSource) -> None:
                     while chunk and not inflater.eof:
                         inner.update(inflater.decompress(chunk, CHUNK))
                         chunk = inflater.unconsumed_tail
+
+
+def pread(handle: int, offset: int, length: int) -> bytes:
+    return os.pread(handle, length, offset)
 
 
 def layers_size(layout: Path) -> int:

@@ -75,9 +75,14 @@ def test_what_was_opened_is_verified_to_its_end_and_then_known(tmp_path: Path):
     with Store(tmp_path).opened(artifact, again):
         pass
     assert (again.read, again.unchanged) == (0, 1)
+    reading = Reading()
+    with store.opened(artifact, reading):
+        pass
+    assert reading.read == 0, "each artifact is hashed once per `Store`"
     path.write_bytes(bytes(len(CONTENT)))
-    with store.opened(artifact, Reading()):
-        pass  # each artifact is hashed once per `Store`
+    with pytest.raises(UnverifiedError), store.opened(artifact, Reading()):
+        pass  # unless it changes
+    assert store.verified(artifact) is None and not path.exists()
 
 
 @pytest.mark.parametrize(
@@ -97,12 +102,18 @@ def test_another_file_is_noticed_whatever_was_read_of_it(tmp_path: Path, content
         assert (reading.read, reading.unchanged) == (0, 0), "nor is it known the second time"
 
 
-def test_a_file_that_changes_behind_the_pass_is_noticed(tmp_path: Path):
+@pytest.mark.parametrize("known", ["not", "verified", "stamped"])
+def test_a_file_that_changes_behind_the_pass_is_noticed(tmp_path: Path, known: str):
     """What archives tell of themselves is read before the pass comes by."""
     store, artifact, path = kept(tmp_path)
+    reading = Reading(Stamps(tmp_path / "stamps"))
+    if known != "not":
+        assert store.verified(artifact, reading)
+    if known == "stamped":
+        store = Store(tmp_path)
     with (
         pytest.raises(UnverifiedError, match="is being changed"),
-        store.opened(artifact, Reading()) as opened,
+        store.opened(artifact, reading) as opened,
     ):
         for _ in opened.pieces(0, len(CONTENT)):
             pass

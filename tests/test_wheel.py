@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.wheels import build_wheel
 from torchlock.formats.wheel import (
+    METADATA_LIMIT,
     WheelError,
     hashed_files,
     in_tree,
@@ -297,6 +298,14 @@ def test_malformed_hashes_in_record_are_refused(tmp_path, value):
 def test_an_unreadable_record_is_refused(tmp_path):
     path = build_wheel(tmp_path, "demo")
     assert "RECORD" in refused(replaced(path, f"{INFO}/RECORD", b"x," + b"y" * 200_000))
+
+
+def test_metadata_that_would_fill_memory_is_refused(tmp_path):
+    """A few kilobytes of an archive that nobody has verified yet may inflate to gigabytes."""
+    most = b"a,,\n" * (METADATA_LIMIT // 4)
+    path = replaced(build_wheel(tmp_path, "demo"), f"{INFO}/RECORD", most + b"\n")
+    said = f"{INFO}/RECORD claims {METADATA_LIMIT + 1} bytes, more than {METADATA_LIMIT}"
+    assert refused(path).endswith(said)
 
 
 def test_members_that_record_is_silent_about_are_hashed_all_the_same(tmp_path):

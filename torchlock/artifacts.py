@@ -69,7 +69,7 @@ class Store:
     """A content-addressed store of artifacts below `root`."""
 
     root: Path
-    _checked: set[Path] = field(default_factory=set, compare=False, repr=False)
+    _checked: dict[Path, _Look] = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, artifact: Artifact) -> Path:
         """Return where an artifact is kept, whether or not it is there."""
@@ -78,14 +78,15 @@ class Store:
     def verified(self, artifact: Artifact, reading: Reading | None = None) -> Path | None:
         """Return the artifact's path if it is there and has its digest, else None.
 
-        A file with another digest is removed. Each artifact is hashed once per `Store`, or not
-        at all where a `reading` with stamps says that it is unchanged since it was.
+        A file with another digest is removed. Each artifact is hashed once per `Store` unless it
+        changes, or not at all where a `reading` with stamps says that it is unchanged since it was.
         """
         path = self.path(artifact)
-        if path in self._checked:
-            return path
         try:
-            actual = (reading or Reading()).sha256(path, path.stat())
+            status = path.stat()
+            if self._checked.get(path) == _look(status):
+                return path
+            actual = (reading or Reading()).sha256(path, status)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -93,7 +94,7 @@ class Store:
         if actual != artifact.sha256:
             self._discard(path, artifact, actual)
             return None
-        self._checked.add(path)
+        self._checked[path] = _look(status)
         return path
 
     def has(self, artifact: Artifact) -> bool:
@@ -105,8 +106,8 @@ class Store:
         """Open an artifact that is there, to be verified while it is read.
 
         What was made of it counts only once the block has ended: there the rest is read, and
-        `UnverifiedError` raised for a file that has not the artifact's digest, or was written to
-        meanwhile. A file that this store has verified, or that is unchanged by `reading`'s
+        `UnverifiedError` raised for a file that has not the artifact's digest, or that changed
+        meanwhile. A file that is unchanged since this store verified it, or by `reading`'s
         stamps, is not hashed again. Raises `UnverifiedError`, too, when it cannot be opened.
         """
         path = self.path(artifact)
@@ -116,17 +117,19 @@ class Store:
             raise UnverifiedError(f"{path} cannot be read: {error.strerror}") from None
         with file:
             status = os.fstat(file.fileno())
-            if path in self._checked or reading.holds(status, artifact.sha256):
-                yield OnePass(path, file)
-                return
-            digest = hashlib.sha256()
+            look = _look(status)
+            is_known = self._checked.get(path) == look or reading.holds(status, artifact.sha256)
+            digest = None if is_known else hashlib.sha256()
             opened = OnePass(path, file, digest)
             yield opened
-            opened.finish()
-            if digest.hexdigest() != artifact.sha256 or _changed(status, os.fstat(file.fileno())):
+            if digest:
+                opened.finish()
+            differs = digest and digest.hexdigest() != artifact.sha256
+            if differs or _look(os.fstat(file.fileno())) != look:
                 raise UnverifiedError(f"{path} is not what the lock says, or is being changed")
-        reading.note(status, artifact.sha256)
-        self._checked.add(path)
+        if not is_known:
+            reading.note(status, artifact.sha256)
+        self._checked[path] = look
 
     def take(self, artifact: Artifact, complete: Path) -> Path:
         """Move a file that has just been verified into the store; return its path."""
@@ -134,7 +137,7 @@ class Store:
         path.parent.mkdir(exist_ok=True)
         complete.chmod(0o444)
         complete.replace(path)
-        self._checked.add(path)
+        self._checked[path] = _look(path.stat())
         return path
 
     def _discard(self, path: Path, artifact: Artifact, actual: str) -> None:
@@ -148,10 +151,18 @@ class Store:
             ) from None
 
 
-def _changed(before: os.stat_result, after: os.stat_result) -> bool:
-    """Say whether a file was written to between two looks at it."""
-    looks = {(s.st_size, s.st_mtime_ns, s.st_ctime_ns) for s in (before, after)}
-    return len(looks) > 1
+_Look = tuple[int, int, int, int, int]
+"""What a change of a file, or another file in its place, makes different."""
+
+
+def _look(status: os.stat_result) -> _Look:
+    return (
+        status.st_dev,
+        status.st_ino,
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ctime_ns,
+    )
 
 
 def default_store() -> Store:

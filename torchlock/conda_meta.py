@@ -18,12 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from torchlock.errors import TorchlockError
-from torchlock.findings import Finding, Kind
-from torchlock.lock import PYTHON_VERSION, Package
+from torchlock.findings import SITE, Finding, Kind
+from torchlock.lock import Package
 from torchlock.stamps import Reading
 from torchlock.superseded import superseded
-
-SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 
 LINK = "softlink"
 ENTRY_POINT = "unix_python_entry_point"

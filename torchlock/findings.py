@@ -13,6 +13,9 @@ from torchlock.errors import TorchlockError
 from torchlock.formats.wheel import Scheme
 from torchlock.lock import PYTHON_VERSION
 
+SITE = f"lib/python{PYTHON_VERSION}/site-packages"
+"""Where Python packages are in a prefix."""
+
 Kind = Literal[
     "missing",
     "changed",
@@ -69,7 +72,7 @@ class Site:
 
 def find_site(prefix: Path) -> Site:
     """Return the layout of a prefix. Raises `TorchlockError` when it is no Python 3.11 one."""
-    site_packages = prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    site_packages = prefix / SITE
     if not site_packages.is_dir():
         raise TorchlockError(
             f"{prefix} holds no CPython {PYTHON_VERSION} environment: "

@@ -17,6 +17,10 @@ CHUNK = 256 << 10
 """Bytes read at a time: what is read, hashed and written next stays in a core's own cache."""
 
 
+class UnreadableError(TorchlockError):
+    """The file cannot be read where it was asked for."""
+
+
 class OnePass:
     """An open file whose bytes go through `digest`, if any, as far as ranges were asked for.
 
@@ -32,7 +36,7 @@ class OnePass:
     def pieces(self, offset: int, length: int) -> Iterator[memoryview]:
         """Yield the bytes of a range, fewer where the file ends; a piece is good until the next.
 
-        Raises `TorchlockError` where the file cannot be read.
+        Raises `UnreadableError` where the file cannot be read.
         """
         if offset < self._start:
             yield from self._again(offset, length)
@@ -75,4 +79,4 @@ class OnePass:
             self.file.seek(offset)
             return buffer[: self.file.readinto(buffer)]
         except OSError as error:
-            raise TorchlockError(f"{self.path} cannot be read: {error.strerror}") from None
+            raise UnreadableError(f"{self.path} cannot be read: {error.strerror}") from None

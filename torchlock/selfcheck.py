@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import validation.__main__
-from torchlock.conda_meta import SITE, CondaFiles, compare_conda_files
+from torchlock.conda_meta import CondaFiles, compare_conda_files
 from torchlock.errors import NOT_JUDGED, TorchlockError
-from torchlock.findings import Finding, find_site
+from torchlock.findings import SITE, Finding, find_site
 from torchlock.inside import files_context, run_inside
 from torchlock.lock import Lock, read_lock
 from torchlock.records import Records, check_records, read_records

@@ -23,7 +23,7 @@ from typing import get_args
 from torchlock.bytecode import explain_bytecode
 from torchlock.errors import TorchlockError
 from torchlock.files import sha256_of
-from torchlock.findings import Finding, Kind, Site, set_id_fault
+from torchlock.findings import SITE, Finding, Kind, Site, set_id_fault
 from torchlock.formats.conda import (
     CondaPackage,
     InstalledFile,
@@ -39,9 +39,6 @@ from torchlock.records import Records
 from torchlock.stamps import Reading
 from torchlock.tree import walk
 from torchlock.verify_files import instead_of_a_file
-
-SITE = f"lib/python{PYTHON_VERSION}/site-packages"
-"""Where a conda prefix has its site-packages."""
 
 CLIENT_FILES = frozenset({"CACHEDIR.TAG", "conda-meta/history", "torchlock.json"})
 """Files that clients write beside the packages' own and that change nothing."""

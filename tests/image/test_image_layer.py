@@ -103,14 +103,10 @@ def test_a_stream_is_copied_not_compressed(tmp_path: Path):
 def test_a_recorded_layer_is_copied_to_the_same_bytes(tmp_path: Path):
     blob, data = written(everything(tmp_path))
     out = io.BytesIO()
-    copy_layer(everything(tmp_path), out, blob)
+    assert copy_layer(everything(tmp_path), out, Frame()) == (blob.digest, blob.size)
     assert out.getvalue() == data
-
-
-def test_copying_something_else_than_what_was_recorded_fails(tmp_path: Path):
-    blob, _ = written(everything(tmp_path))
-    with pytest.raises(LayerError, match="recorded with"):
-        copy_layer(everything(tmp_path)[:-1], io.BytesIO(), blob)
+    other = copy_layer(everything(tmp_path)[:-1], io.BytesIO(), Frame())
+    assert other[0] != blob.digest and other[1] < blob.size
 
 
 @contextmanager
@@ -124,7 +120,7 @@ def test_a_layer_that_was_taken_down_is_written_again_from_its_frame(tmp_path: P
     blob, data = written(everything(tmp_path))
     taken, out = Frame(), io.BytesIO()
     if copied:
-        copy_layer(everything(tmp_path), io.BytesIO(), blob, taken)
+        copy_layer(everything(tmp_path), io.BytesIO(), taken)
     else:
         assert write_layer(everything(tmp_path), io.BytesIO(), taken) == blob
     assert len(taken.encoded()) < len(data) / 100
@@ -138,7 +134,7 @@ def test_a_frame_without_its_sources_makes_no_layer(tmp_path: Path):
     with pytest.raises(LayerError, match="recorded with"):
         copy_framed(taken, [], io.BytesIO(), blob)
     (tmp_path / "z").write_bytes(b"short")
-    with pytest.raises(LayerError, match="z: ends inside a stream, at 6"):
+    with pytest.raises(LayerError, match="z: ends inside a stream at 6"):
         copy_framed(taken, [again(tmp_path / "z")], io.BytesIO(), blob)
 
 
@@ -198,7 +194,7 @@ def test_a_file_that_ends_inside_a_stream_is_named(tmp_path: Path, packed: bool)
     (tmp_path / "z").write_bytes((tmp_path / "z").read_bytes()[:50_000])
     if not packed:
         stream = Stream(stream.source, 6, 80_000, 80_000, zlib.crc32(content), "member", False)
-    with pytest.raises(LayerError, match="z: ends inside a stream, at 50000"):
+    with pytest.raises(LayerError, match="z: ends inside member"):
         written([stream_item("a", stream)])
 
 

@@ -22,7 +22,7 @@ from torchlock import download
 from torchlock.artifacts import ArtifactError, Store
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.lock import Lock, Package
-from torchlock.oci import layer
+from torchlock.oci import frame, layer
 from torchlock.oci.frame import Frame
 from torchlock.oci.layout import Layout, LayoutError
 from torchlock.oci.reference import DEFAULT_TAG
@@ -289,22 +289,77 @@ def test_wheels_of_known_layers_are_read_where_they_changed_and_all_to_verify(
     assert not (tmp_path / "five" / "index.json").exists()
 
 
-def test_a_wheel_that_decayed_under_its_stamp_is_thrown_away(world: World, tmp_path: Path):
+@pytest.mark.parametrize("framed", [True, False])
+def test_a_wheel_that_decayed_under_its_stamp_is_noticed_where_its_layer_is_put_together(
+    world: World, tmp_path: Path, framed: bool
+):
     """A disk that decays moves no time; here a note that lies stands for it."""
-    render(world.source, tmp_path / "out", world.store)
-    without_frames(world)
-    beta = world.store.path(world.source.wheels[1])
+    source = world.with_wheel("beta", {"beta/a.py": b"value = 1\n" * 9}, zipfile.ZIP_DEFLATED)
+    wheel = next(w for w in source.wheels if w.name == "beta")
+    _, layers = render(source, tmp_path / "out", world.store)
+    if not framed:
+        without_frames(world)
+    beta = world.store.path(wheel)
     good = sha256(beta)
-    beta.write_bytes(beta.read_bytes().replace(b"value = 1", b"value = 7"))
+    with zipfile.ZipFile(beta) as archive:
+        info = archive.getinfo("beta/a.py")
+    at = info.header_offset + 30 + len(info.filename) + 3
+    contents = bytearray(beta.read_bytes())
+    contents[at] ^= 1
+    beta.write_bytes(contents)
     time.sleep(0.05)
     stamps = read_stamps(world.store)
     stamps.note(beta.stat(), good, time.time_ns())
     stamps.write()
-    assert world.store.verified(world.source.wheels[1], Reading(stamps)), "the stamp hides it"
+    assert world.store.verified(wheel, Reading(stamps)), "the stamp hides it"
+    copied = tmp_path / "copied"
+    if framed:  # a copy alone notices nothing; whoever takes the image does, and so does --verify
+        render(source, copied, Store(world.store.root))
+        [key] = [p.key for p in plan(source) if p.kind == "wheels" and wheel in p.artifacts]
+        digest = layers[key][1].digest
+        assert "sha256:" + sha256(Layout(copied).blob(digest)) != digest
     with pytest.raises(ArtifactError, match="beta"):  # noticed, and cannot be had again
-        render(world.source, tmp_path / "copied", Store(world.store.root))
+        render(source, copied, Store(world.store.root), verify=framed)
     assert not beta.exists()
-    assert not (tmp_path / "copied" / "index.json").exists()
+    assert framed or not (copied / "index.json").exists()
+
+
+def test_a_cut_wheel_is_fetched_anew(world: World, tmp_path: Path):
+    """The standard library then puts members before the file's beginning."""
+    made, _ = render(world.source, tmp_path / "out", world.store)
+    without_frames(world)
+    wheel = world.source.wheels[1]
+    beta = world.store.path(wheel)
+    good = beta.read_bytes()
+    beta.write_bytes(good[99:])
+    with serve(world.made) as server:
+        mirror = {wheel.sha256: [f"{server.url}/{wheel.filename}"]}
+        again, _ = render(
+            world.source, tmp_path / "again", Store(world.store.root), mirrors=lambda _: mirror
+        )
+    assert again.digest == made.digest and beta.read_bytes() == good
+
+
+def test_a_frame_of_another_layer_of_the_same_size_is_not_used(world: World, tmp_path: Path):
+    """Rules that change without a change of format are the renderer's fault, and found out."""
+    _, layers = render(world.source, tmp_path / "out", world.store)
+    changed = {
+        key: (title, replace(blob, digest="sha256:" + blob.digest[:6:-1]))
+        for key, (title, blob) in layers.items()
+    }
+    write_layer_records(records_path(world.repository.records, "linux-64"), changed)
+    kept = everything_below(world.store.root / "layers")
+    with pytest.raises(DoesNotHold, match="came out as"):
+        render(world.source, tmp_path / "again", Store(world.store.root))
+    assert everything_below(world.store.root / "layers") == kept
+
+
+def test_a_frame_that_is_too_large_is_not_kept(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(frame, "LIMIT", 100)
+    render(world.source, tmp_path / "out", world.store)
+    assert not list((world.store.root / "layers").glob("*.frame"))
 
 
 @pytest.mark.parametrize("framed", [True, False])
@@ -327,6 +382,8 @@ def test_a_wheel_that_is_not_the_locked_one_leaves_no_layer_and_is_fetched_anew(
     [key] = [p.key for p in plan(world.source) if p.kind == "wheels" and wheel in p.artifacts]
     assert not Layout(tmp_path / "not").blob(layers[key][1].digest).exists()
     assert not any("partial" in name for name in everything_below(tmp_path / "not"))
+    frames = {path.stem for path in (world.store.root / "layers").glob("*.frame")}
+    assert framed or layers[key][1].digest.removeprefix("sha256:") not in frames
 
     beta.write_bytes(other)
     with serve(world.made) as server:

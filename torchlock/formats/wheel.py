@@ -57,6 +57,12 @@ INSTALLER_METADATA = frozenset(
 """Files in a `.dist-info` directory that installers write: no part of a tree digest."""
 
 
+METADATA_LIMIT = 16 << 20
+"""Bytes of a metadata file that are taken into memory; torch's RECORD has 1.2 MB."""
+
+SCRIPT_LIMIT = 128 << 20
+"""Bytes of a script that are; some are programs of a few dozen MB."""
+
 _EXECUTABLE = 0o111 << 16
 """The execute bits among a member's external attributes."""
 
@@ -116,6 +122,10 @@ class Wheel:
     def open(self, file: WheelFile) -> AbstractContextManager[IO[bytes]]:
         """Open one of its files; reading raises `WheelError` when it is damaged."""
         return _open_member(self.path, self.archive, file.member)
+
+    def read_script(self, file: WheelFile) -> bytes:
+        """Return one of its scripts. Raises `WheelError` when it is damaged or too large."""
+        return _read(self.path, self.archive, file.member, SCRIPT_LIMIT)
 
     def tree(self) -> list[Entry]:
         """Return the files that make up the tree digest: `site` without installers' files."""
@@ -310,8 +320,9 @@ def _check_targets(path: Path, files: Iterable[WheelFile]) -> None:
         while parent and parent not in directories:
             directories.add(parent)
             parent = parent.rpartition("/")[0]
-    for place in directories & members.keys():
-        raise WheelError(f"{path.name}: {members[place]} is a file and a directory")
+    for place, member in members.items():
+        if place in directories:
+            raise WheelError(f"{path.name}: {member} is a file and a directory")
 
 
 @contextmanager
@@ -328,7 +339,11 @@ def _open_member(path: Path, archive: zipfile.ZipFile, member: str) -> Iterator[
             raise WheelError(f"{path.name}: {member} cannot be read ({error})") from None
 
 
-def _read(path: Path, archive: zipfile.ZipFile, member: str) -> bytes:
+def _read(path: Path, archive: zipfile.ZipFile, member: str, limit: int = METADATA_LIMIT) -> bytes:
+    """Return what a member holds, of an archive that need not be verified yet."""
+    size = archive.getinfo(member).file_size  # the standard library returns no more than that
+    if size > limit:
+        raise WheelError(f"{path.name}: {member} claims {size} bytes, more than {limit}")
     with _open_member(path, archive, member) as stream:
         return stream.read()
 

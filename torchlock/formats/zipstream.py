@@ -73,9 +73,8 @@ class _Disagreement(Exception):  # noqa: N818 - becomes a ZipStreamError that na
 def _following(infos: list[zipfile.ZipInfo]) -> dict[int, zipfile.ZipInfo | None]:
     """Return what comes next in the file, by the offset of a member's local header."""
     placed = sorted(infos, key=lambda info: info.header_offset)
-    pairs = zip(placed, [*placed[1:], None], strict=False)
-    # Backwards: of members at one offset, the first keeps the other as what comes next.
-    return {info.header_offset: after for info, after in reversed([*pairs])}
+    following = [*placed[1:], None]
+    return {info.header_offset: after for info, after in zip(placed, following, strict=True)}
 
 
 def _check_end(member: RawMember, after: zipfile.ZipInfo | None, directory: int) -> None:
@@ -101,6 +100,8 @@ def _raw_member(info: zipfile.ZipInfo, read: Read) -> RawMember:
 
 def _local_length(info: zipfile.ZipInfo, read: Read) -> int:
     """Return the length of a member's local header, which has to be its own."""
+    if info.header_offset < 0:  # so the standard library reads a directory that lies too far ahead
+        raise _Disagreement(f"{info.filename} lies before the archive's beginning")
     name = info.orig_filename
     encoded = name.encode("utf-8" if info.flag_bits & 0x800 or name.isascii() else "cp437")
     local = read(info.header_offset, _LOCAL.size + len(encoded))

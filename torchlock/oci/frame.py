@@ -21,7 +21,7 @@ from itertools import chain, islice
 
 FORMAT = b"torchlock frame 1\n"
 
-LIMIT = 64 << 20
+LIMIT = 16 << 20
 """Bytes; a frame that reaches it, of archives whose members are stored, is not worth its room."""
 
 _ROW = struct.Struct("<IQQ")
@@ -58,18 +58,22 @@ class Frame:
         """Return the frame as it is kept."""
         sources = json.dumps([(name, len(rows)) for name, rows in self.rows.items()])
         rows = b"".join(_ROW.pack(*row) for row in chain.from_iterable(self.rows.values()))
-        body = b"".join((sources.encode(), b"\n", rows, self.between))
-        return FORMAT + hashlib.sha256(body).digest() + body
+        parts = (sources.encode(), b"\n", rows, self.between)
+        digest = hashlib.sha256()
+        for part in parts:
+            digest.update(part)
+        return b"".join((FORMAT, digest.digest(), *parts))
 
 
 def decoded(content: bytes) -> Frame:
     """Return a frame that was kept. Raises `ValueError` for a damaged one, or another format."""
-    at = len(FORMAT)
-    line, digest, body = content[:at], content[at : at + 32], content[at + 32 :]
-    if line != FORMAT or hashlib.sha256(body).digest() != digest:
+    head = len(FORMAT) + 32
+    if content[:head] != FORMAT + hashlib.sha256(memoryview(content)[head:]).digest():
         raise ValueError("not a frame, or a damaged one")
-    head, _, rest = body.partition(b"\n")
-    sources: Sequence[tuple[str, int]] = json.loads(head)
-    size = _ROW.size * sum(count for _, count in sources)
-    rows = _ROW.iter_unpack(rest[:size])
-    return Frame({name: [*islice(rows, count)] for name, count in sources}, bytearray(rest[size:]))
+    start = content.index(b"\n", head) + 1
+    sources: Sequence[tuple[str, int]] = json.loads(content[head:start])
+    end = start + _ROW.size * sum(count for _, count in sources)
+    rows = _ROW.iter_unpack(memoryview(content)[start:end])
+    return Frame(
+        {name: [*islice(rows, count)] for name, count in sources}, bytearray(content[end:])
+    )

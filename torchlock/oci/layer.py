@@ -108,12 +108,11 @@ class Blob:
 
 @dataclass
 class _Sink:
-    """Where the bytes go, and the digests of both sides."""
+    """Where the bytes go, and the digests of both sides as far as they are wanted."""
 
     out: IO[bytes]
-    hashed: bool
-    outer: hashlib._Hash = field(default_factory=hashlib.sha256)
-    inner: hashlib._Hash = field(default_factory=hashlib.sha256)
+    outer: hashlib._Hash | None = None
+    inner: hashlib._Hash | None = None
     size: int = 0
     pending: bytearray = field(default_factory=bytearray)
     gathered: bytearray = field(default_factory=bytearray)
@@ -143,7 +142,7 @@ class _Sink:
     def _put(self, data: bytes | bytearray | memoryview) -> None:
         self.out.write(data)
         self.size += len(data)
-        if self.hashed:
+        if self.outer:
             self.outer.update(data)
 
     def plain(self, data: bytes | memoryview) -> None:
@@ -160,7 +159,7 @@ class _Sink:
 
     def flush(self) -> None:
         if self.pending:
-            if self.hashed:
+            if self.inner:
                 self.inner.update(self.pending)
             self.write(gzipped.packed_member(self.pending))
             self.pending.clear()
@@ -173,19 +172,19 @@ class _Sink:
         self.write(gzipped.HEADER)
         if self.frame:
             self.frame.add_range(stream.source.path.name, stream.offset, stream.length)
-        if self.hashed:
-            self._copy_checked(stream)
+        if self.inner:
+            self._copy_checked(stream, self.inner)
         else:
-            self.copy_range(stream.source, stream.offset, stream.length)
+            self.copy_range(stream.source, stream.offset, stream.length, stream.name)
         self.write(gzipped.trailer(stream.crc32, stream.size))
 
-    def copy_range(self, source: Source, offset: int, length: int) -> None:
-        for piece in _pieces(source, offset, length):
+    def copy_range(self, source: Source, offset: int, length: int, name: str) -> None:
+        for piece in _pieces(source, offset, length, name):
             self.gather(piece)
 
     def _pack_stored(self, stream: Stream) -> None:
         crc = 0
-        for piece in _pieces(stream.source, stream.offset, stream.length):
+        for piece in _pieces(stream.source, stream.offset, stream.length, stream.name):
             crc = gzipped.crc32(piece, crc)
             self.plain(piece)
         if crc != stream.crc32:
@@ -200,9 +199,9 @@ class _Sink:
             left -= len(chunk)
             self.plain(chunk)
 
-    def _copy_checked(self, stream: Stream) -> None:
+    def _copy_checked(self, stream: Stream, inner: hashlib._Hash) -> None:
         inflater, size, crc = gzipped.inflater(), 0, 0
-        for piece in _pieces(stream.source, stream.offset, stream.length):
+        for piece in _pieces(stream.source, stream.offset, stream.length, stream.name):
             self.gather(piece)
             chunk: bytes | memoryview = piece
             while chunk and not inflater.eof:
@@ -214,7 +213,7 @@ class _Sink:
                 chunk = inflater.unconsumed_tail
                 size += len(data)
                 crc = gzipped.crc32(data, crc)
-                self.inner.update(data)
+                inner.update(data)
                 if size > stream.size:
                     raise _fault(
                         stream,
@@ -232,13 +231,13 @@ class _Sink:
             )
 
 
-def _pieces(source: Source, offset: int, length: int) -> Iterator[memoryview]:
+def _pieces(source: Source, offset: int, length: int, name: str) -> Iterator[memoryview]:
     left = length
     for piece in source.pieces(offset, length):
         left -= len(piece)
         yield piece
     if left:
-        raise LayerError(f"{source.path.name}: ends inside a stream, at {offset + length - left}")
+        raise LayerError(f"{source.path.name}: ends inside {name}")
 
 
 def _fault(stream: Stream, what: str) -> LayerError:
@@ -252,23 +251,20 @@ def write_layer(items: Iterable[Item], out: IO[bytes], frame: Frame | None = Non
     claims. A `frame` takes the layer down. Raises `LayerError` for damaged streams and for two
     entries with one path.
     """
-    sink = _Sink(out, hashed=True, frame=frame)
+    sink = _Sink(out, outer := hashlib.sha256(), inner := hashlib.sha256(), frame=frame)
     _write(items, sink)
-    return Blob(f"sha256:{sink.outer.hexdigest()}", sink.size, f"sha256:{sink.inner.hexdigest()}")
+    return Blob(f"sha256:{outer.hexdigest()}", sink.size, f"sha256:{inner.hexdigest()}")
 
 
-def copy_layer(
-    items: Iterable[Item], out: IO[bytes], recorded: Blob, frame: Frame | None = None
-) -> None:
-    """Write a layer whose digests are already known from the same inputs, without hashing.
+def copy_layer(items: Iterable[Item], out: IO[bytes], frame: Frame) -> tuple[str, int]:
+    """Write a layer without inflating it, and take it down in `frame`; return digest and size.
 
-    Sound only where the inputs are verified by their own sha256: those and the rules of this
-    module imply the bytes. A `frame` takes the layer down. Raises `LayerError` when the size is
-    not the recorded one.
+    Sound only where the inputs are verified by their own sha256 and the digest is compared with
+    one that `write_layer` gave: the diff ID is then that layer's.
     """
-    sink = _Sink(out, hashed=False, frame=frame)
+    sink = _Sink(out, outer := hashlib.sha256(), frame=frame)
     _write(items, sink)
-    _check_size(sink, recorded)
+    return f"sha256:{outer.hexdigest()}", sink.size
 
 
 def copy_framed(
@@ -277,25 +273,21 @@ def copy_framed(
     out: IO[bytes],
     recorded: Blob,
 ) -> None:
-    """Write a layer that `frame` took down, from the same sources in the same order.
+    """Write the layer that `frame` took down, from the same sources in the same order, unhashed.
 
-    Sound where `copy_layer` is, for a frame that this module has made. Raises `LayerError` as that
-    does, and when a source is too short.
+    Sound only where the sources are verified by their own sha256 and the frame was taken down from
+    this very layer. Raises `LayerError` when a source is too short, or the size is not `recorded`.
     """
-    sink, at = _Sink(out, hashed=False), 0
+    sink, at = _Sink(out), 0
     between = memoryview(frame.between)
     for source in sources:
         with source as opened:
             for before, offset, length in frame.rows.get(opened.path.name, ()):
                 sink.gather(between[at : at + before])
-                sink.copy_range(opened, offset, length)
+                sink.copy_range(opened, offset, length, f"a stream at {offset}")
                 at += before
     sink.gather(between[at:])
     sink.drain()
-    _check_size(sink, recorded)
-
-
-def _check_size(sink: _Sink, recorded: Blob) -> None:
     if sink.size != recorded.size:
         raise LayerError(f"wrote {sink.size} bytes of a layer recorded with {recorded.size}")
 

@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import IO
 
@@ -33,7 +34,7 @@ from torchlock.oci.frame import Frame
 from torchlock.oci.layer import Blob, Item, LayerError, copy_framed, copy_layer, write_layer
 from torchlock.oci.layout import Layout
 from torchlock.oci.reference import DEFAULT_TAG, parse_name
-from torchlock.onepass import OnePass
+from torchlock.onepass import OnePass, UnreadableError
 from torchlock.progress import Progress, silent
 from torchlock.realize.foundation import fetch_foundation
 from torchlock.realize.image_bytecode import (
@@ -130,9 +131,9 @@ class _Render:
         missing = [p for p in self.planned if p.key not in have]
         if not missing:
             return have
-        self._fetch(missing)
         stamps = read_stamps(self.store)
         self.reading = Reading(stamps)
+        self._fetch(missing)
         try:
             return have | self._make(missing)
         finally:
@@ -159,7 +160,7 @@ class _Render:
                 for future in futures:
                     future.cancel()
                 raise
-        if any(self._copies(p) for p in missing):
+        if self.reading.read or self.reading.unchanged:
             self.say(f"wheels of known layers: {self.reading.told}")
         return made
 
@@ -234,24 +235,39 @@ class _Render:
         if known is None or not self._copies(planned):
             return self._write(planned, wheels_items(self._opened(planned)))
         try:
-            return self._copy_wheels(planned, known, self.cache.frame(planned.key))
-        except (UnverifiedError, LayerError, WheelError, ZipStreamError):
-            # Not the locked wheels, or a disk that decays under its stamps: fetch what is not them.
-            fetch(_wheels_of(planned), Store(self.store.root), mirrors=self.mirrors)
             return self._copy_wheels(planned, known)
+        except (
+            UnverifiedError,
+            UnreadableError,
+            LayerError,
+            WheelError,
+            ZipStreamError,
+            DoesNotHold,
+        ):
+            # Read, now, whatever the stamps say: what is not the locked wheel is fetched anew.
+            fetch(
+                _wheels_of(planned),
+                Store(self.store.root),
+                mirrors=self.mirrors,
+                progress=self.progress,
+            )
+            return self._copy_wheels(planned, known, framed=False)
 
-    def _copy_wheels(self, planned: Planned, known: Blob, frame: Frame | None = None) -> Blob:
+    def _copy_wheels(self, planned: Planned, known: Blob, *, framed: bool = True) -> Blob:
+        """Copy a known layer out of its wheels, by its frame or, once, to take that down."""
         wheels, made = self._opened(planned), Frame()
+        kept = self.cache.frame(known.digest) if framed else None
 
         def copy(stream: IO[bytes]) -> str:
-            if frame:
-                copy_framed(frame, wheels, stream, known)
+            if kept:
+                copy_framed(kept, wheels, stream, known)
             else:
-                copy_layer(wheels_items(wheels), stream, known, made)
+                digest, size = copy_layer(wheels_items(wheels), stream, made)
+                _check_same(planned, known, replace(known, digest=digest, size=size))
             return known.digest
 
         self.layout.add(copy)
-        if not frame:
+        if not kept:
             self._keep(planned, known, made)
         return known
 
@@ -296,13 +312,8 @@ class _Render:
 
         self.layout.add(write)
         blob, known = made[0], self.known(planned)
-        if known is not None and known != blob:
-            raise DoesNotHold(
-                f"the layer {planned.title!r} came out as {blob.digest}, "
-                f"recorded is {known.digest}",
-                hint="the inputs are verified, so the renderer differs: check that the pinned "
-                "requirements are installed; after a change of format: invoke image --record",
-            )
+        if known is not None:
+            _check_same(planned, known, blob)
         self._keep(planned, blob, frame)
         return blob
 
@@ -314,7 +325,7 @@ class _Render:
         try:
             self.cache.remember(planned.key, blob)
             if frame and not frame.is_full:
-                self.cache.keep_frame(planned.key, frame)
+                self.cache.keep_frame(blob.digest, frame)
             if not frame:
                 self.cache.keep(blob.digest, self.layout.blob(blob.digest))
         except OSError as error:
@@ -324,6 +335,26 @@ class _Render:
                     f"layers are not kept in {self.cache.root} ({error.strerror}); a render into "
                     "another layout makes them again"
                 )
+
+
+_NOT_AS_LOCKED = (
+    UnverifiedError,
+    UnreadableError,
+    LayerError,
+    WheelError,
+    ZipStreamError,
+    DoesNotHold,
+)
+"""What copying a layer raises when its wheels are not the locked ones, whatever shows it first."""
+
+
+def _check_same(planned: Planned, known: Blob, blob: Blob) -> None:
+    if blob != known:
+        raise DoesNotHold(
+            f"the layer {planned.title!r} came out as {blob.digest}, recorded is {known.digest}",
+            hint="the inputs are verified, so the renderer differs: check that the pinned "
+            "requirements are installed; after a change of format: invoke image --record",
+        )
 
 
 def _wheels_of(planned: Planned) -> list[Package]:

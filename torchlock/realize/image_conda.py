@@ -20,6 +20,7 @@ from typing import Any
 from torchlock.channels import channel_of
 from torchlock.conda_meta import ENTRY_POINT, LINK
 from torchlock.errors import TorchlockError
+from torchlock.findings import SITE
 from torchlock.formats.conda import (
     CondaError,
     CondaFile,
@@ -35,7 +36,6 @@ from torchlock.oci.tarball import Member
 from torchlock.realize.foundation import LockedConda
 from torchlock.realize.image_bytecode import TMPDIR, BytecodeError, cached
 from torchlock.realize.image_wheels import INTERPRETER, PREFIX
-from torchlock.verify_conda import SITE
 
 HOME = f"/{PREFIX}"
 """The prefix, as its files name it."""

@@ -95,18 +95,21 @@ class LayerCache:
         self.root.mkdir(parents=True, exist_ok=True)
         write_atomically(self.root / f"{key}.json", json.dumps(asdict(blob)).encode())
 
-    def frame(self, key: str) -> Frame | None:
-        """Return the frame of the layer that was once written under `key`, if it was kept."""
+    def frame(self, digest: str) -> Frame | None:
+        """Return the frame of the layer with this digest, if it was kept."""
         try:
-            with (self.root / f"{key}.frame").open("rb") as stream:
+            with self._frame(digest).open("rb") as stream:
                 return decoded(stream.read()) if is_ours_alone(os.fstat(stream.fileno())) else None
         except (OSError, ValueError):
             return None
 
-    def keep_frame(self, key: str, frame: Frame) -> None:
-        """Keep the frame of the layer that `key` came out as. Raises `OSError`."""
+    def keep_frame(self, digest: str, frame: Frame) -> None:
+        """Keep the frame of the layer that came out with this digest. Raises `OSError`."""
         self.root.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.root / f"{key}.frame", frame.encoded())
+        write_atomically(self._frame(digest), frame.encoded())
+
+    def _frame(self, digest: str) -> Path:
+        return self.root / f"{digest.removeprefix('sha256:')}.frame"
 
     def blob(self, digest: str) -> Path:
         """Return where a blob is kept, whether or not it is there."""

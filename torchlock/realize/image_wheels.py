@@ -101,8 +101,7 @@ def _written_by_installers(file: WheelFile, dist_info: str) -> bool:
 def _item(opened: OnePass, wheel: Wheel, file: WheelFile, where: str, raw: RawMember) -> Item:
     mode = 0o755 if file.entry.executable else 0o644
     if file.scheme == "scripts":
-        with wheel.open(file) as script:
-            return file_item(where, _with_interpreter(script.read()), mode)
+        return file_item(where, _with_interpreter(wheel.read_script(file)), mode)
     if raw.size == 0:
         return file_item(where, b"", mode)
     stream = Stream(opened, raw.offset, raw.length, raw.size, raw.crc32, raw.name, raw.deflated)

@@ -18,9 +18,8 @@ from pathlib import Path
 from packaging.utils import canonicalize_name
 
 from torchlock.errors import DoesNotHold
-from torchlock.findings import Finding
+from torchlock.findings import SITE, Finding
 from torchlock.report import describe
-from torchlock.verify_conda import SITE
 
 Present = Mapping[str, os.stat_result]
 """What `walk` finds in a prefix: everything that is no directory."""

@@ -19,7 +19,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
 from torchlock.errors import DoesNotHold, TorchlockError
 from torchlock.files import absolute
-from torchlock.findings import Finding, Site, find_site
+from torchlock.findings import SITE, Finding, Site, find_site
 from torchlock.lock import Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.environments_txt import register_environment
@@ -69,7 +69,6 @@ from torchlock.tree import walk
 from torchlock.verify import Verdict, differing_files, verify
 from torchlock.verify_conda import (
     CLIENT_FILES,
-    SITE,
     CondaVerdict,
     Expectation,
     is_conda_prefix,
@@ -247,9 +246,9 @@ class _Work:
 
         Raises `DoesNotHold` when that would replace or remove what torchlock did not make.
         """
+        reading = Reading(self.stamps)
         present = dict(walk(self.prefix))
         self.clear(marker, present)
-        reading = Reading(self.stamps)
         conda: Sequence[Finding] = ()
         if is_conda_prefix(self.prefix):
             conda = verify_conda(

@@ -14,7 +14,7 @@ from torchlock.artifacts import Artifact, Mirrors, Store, fetch
 from torchlock.collector import collector_paused
 from torchlock.errors import TorchlockError
 from torchlock.files import absolute
-from torchlock.findings import Finding, Site, find_site
+from torchlock.findings import SITE, Finding, Site, find_site
 from torchlock.lock import PYTHON_VERSION, Lock, Package
 from torchlock.progress import Progress, silent
 from torchlock.realize.interpreter import Interpreter, find_interpreter, host_platform
@@ -48,7 +48,7 @@ from torchlock.report import describe
 from torchlock.stamps import Reading, Stamps
 from torchlock.tree import walk
 from torchlock.verify import Verdict, differing_files, verify
-from torchlock.verify_conda import SITE, stack_paths
+from torchlock.verify_conda import stack_paths
 
 
 @dataclass(frozen=True)
