@@ -15,8 +15,8 @@ measured too: sha256 over the wheels, over what they inflate to and over as many
 and the inflating.
 
 A render whose layers are recorded is measured three times: without the frames of the wheels'
-layers, as on a machine that has rendered none of them; with the frames that it kept, every wheel
-read again; and with every wheel unchanged since then.
+layers, as on a machine that has rendered none of them (it then hashes what it writes); with the
+frames that it kept, every wheel read again; and with every wheel unchanged since then.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def main() -> None:
     show("  of it: unpacking and compiling", content)
     show("  of it: the rest, writing layers", layers, against=built, size=ours)
     show("  no render does without: hashing, inflating", floor, against=built)
-    show("render, layers recorded, no frames", unframed, against=built, size=ours)
+    show("render, layers recorded, the first here", unframed, against=built, size=ours)
     show("render, layers recorded, wheels read", read, against=built, size=ours)
     show("render, layers recorded, wheels unchanged", warm, against=built, size=ours)
     show("render again, nothing changed", same, against=built)
