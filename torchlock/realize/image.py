@@ -236,14 +236,7 @@ class _Render:
             return self._write(planned, wheels_items(self._opened(planned)))
         try:
             return self._copy_wheels(planned, known)
-        except (
-            UnverifiedError,
-            UnreadableError,
-            LayerError,
-            WheelError,
-            ZipStreamError,
-            DoesNotHold,
-        ):
+        except _NOT_AS_LOCKED:
             # Read, now, whatever the stamps say: what is not the locked wheel is fetched anew.
             fetch(
                 _wheels_of(planned),
