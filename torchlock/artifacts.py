@@ -29,7 +29,7 @@ from torchlock.errors import TorchlockError
 from torchlock.files import absolute
 from torchlock.onepass import OnePass
 from torchlock.progress import Progress, silent
-from torchlock.stamps import Reading
+from torchlock.stamps import Reading, stamp_of
 
 
 class ArtifactError(TorchlockError):
@@ -69,7 +69,7 @@ class Store:
     """A content-addressed store of artifacts below `root`."""
 
     root: Path
-    _checked: dict[Path, _Look] = field(default_factory=dict, compare=False, repr=False)
+    _checked: dict[Path, bytes] = field(default_factory=dict, compare=False, repr=False)
 
     def path(self, artifact: Artifact) -> Path:
         """Return where an artifact is kept, whether or not it is there."""
@@ -84,7 +84,7 @@ class Store:
         path = self.path(artifact)
         try:
             status = path.stat()
-            if self._checked.get(path) == _look(status):
+            if self._checked.get(path) == stamp_of(status):
                 return path
             actual = (reading or Reading()).sha256(path, status)
         except (FileNotFoundError, NotADirectoryError):
@@ -94,7 +94,7 @@ class Store:
         if actual != artifact.sha256:
             self._discard(path, artifact, actual)
             return None
-        self._checked[path] = _look(status)
+        self._checked[path] = stamp_of(status)
         return path
 
     def has(self, artifact: Artifact) -> bool:
@@ -117,19 +117,19 @@ class Store:
             raise UnverifiedError(f"{path} cannot be read: {error.strerror}") from None
         with file:
             status = os.fstat(file.fileno())
-            look = _look(status)
-            is_known = self._checked.get(path) == look or reading.holds(status, artifact.sha256)
+            stamp = stamp_of(status)
+            is_known = self._checked.get(path) == stamp or reading.holds(status, artifact.sha256)
             digest = None if is_known else hashlib.sha256()
             opened = OnePass(path, file, digest)
             yield opened
             if digest:
                 opened.finish()
             differs = digest and digest.hexdigest() != artifact.sha256
-            if differs or _look(os.fstat(file.fileno())) != look:
+            if differs or stamp_of(os.fstat(file.fileno())) != stamp:
                 raise UnverifiedError(f"{path} is not what the lock says, or is being changed")
         if not is_known:
             reading.note(status, artifact.sha256)
-        self._checked[path] = look
+        self._checked[path] = stamp
 
     def take(self, artifact: Artifact, complete: Path) -> Path:
         """Move a file that has just been verified into the store; return its path."""
@@ -137,7 +137,7 @@ class Store:
         path.parent.mkdir(exist_ok=True)
         complete.chmod(0o444)
         complete.replace(path)
-        self._checked[path] = _look(path.stat())
+        self._checked[path] = stamp_of(path.stat())
         return path
 
     def _discard(self, path: Path, artifact: Artifact, actual: str) -> None:
@@ -149,20 +149,6 @@ class Store:
                 f"and it cannot be removed: {error.strerror}",
                 hint="remove the file, or set TORCHLOCK_CACHE to another directory",
             ) from None
-
-
-_Look = tuple[int, int, int, int, int]
-"""What a change of a file, or another file in its place, makes different."""
-
-
-def _look(status: os.stat_result) -> _Look:
-    return (
-        status.st_dev,
-        status.st_ino,
-        status.st_size,
-        status.st_mtime_ns,
-        status.st_ctime_ns,
-    )
 
 
 def default_store() -> Store:

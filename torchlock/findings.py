@@ -16,6 +16,9 @@ from torchlock.lock import PYTHON_VERSION
 SITE = f"lib/python{PYTHON_VERSION}/site-packages"
 """Where Python packages are in a prefix."""
 
+SET_ID = stat.S_ISUID | stat.S_ISGID
+"""The bits of a mode by which a program runs as another user or group."""
+
 Kind = Literal[
     "missing",
     "changed",
@@ -84,6 +87,6 @@ def find_site(prefix: Path) -> Site:
 
 def set_id_fault(status: os.stat_result) -> tuple[Kind, str] | None:
     """Say that a file would run as another user or group: no package's file does."""
-    if status.st_mode & (stat.S_ISUID | stat.S_ISGID):
+    if status.st_mode & SET_ID:
         return "mode", "it is set-user-ID or set-group-ID, no locked package's file is"
     return None

@@ -16,9 +16,9 @@ from torchlock.artifacts import ArtifactError, default_store
 from torchlock.check import Check, check_lock
 from torchlock.errors import TorchlockError
 from torchlock.expected_gpu import cuda_is_expected, why_absent
-from torchlock.findings import Finding, find_site
+from torchlock.findings import SITE, Finding, find_site
 from torchlock.inside import files_context, run_inside
-from torchlock.lock import PYTHON_VERSION, Lock, read_lock
+from torchlock.lock import Lock, read_lock
 from torchlock.realize.foundation import judge_foundation
 from torchlock.realize.interpreter import host_platform
 from torchlock.realize.marker import NAME as MARKER
@@ -72,7 +72,7 @@ def find_realization(prefix: Path | None) -> Realization | None:
 
 def _holds_torch(prefix: Path) -> bool:
     """Whether a prefix that conda or Nix made carries a torch to be judged."""
-    site_packages = prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages"
+    site_packages = prefix / SITE
     foreign = (prefix / "conda-meta").is_dir() or _in_nix_store(prefix)
     return foreign and (site_packages / "torch").is_dir()
 

@@ -81,7 +81,7 @@ class Stamps:
         for path in paths:
             if (status := present.get(path)) is None:
                 continue
-            stamp = _stamp(status)
+            stamp = stamp_of(status)
             digest = old.get(stamp) or linked.get(stamp[_BUT_CHANGE]) or fresh.get(stamp)
             if digest:
                 found[path] = digest.hex()
@@ -92,13 +92,13 @@ class Stamps:
     def note(self, status: os.stat_result, digest: str, began: int) -> None:
         """Note what a file holds; `began` is when, before `status` was taken (Unix time, ns)."""
         if _is_settled(status, began):
-            self._fresh[_stamp(status)] = bytes.fromhex(digest)
+            self._fresh[stamp_of(status)] = bytes.fromhex(digest)
 
     def before_linking(self, cache: Path) -> None:
         """Follow the unchanged files below `cache` through the links that are made next."""
         with contextlib.suppress(OSError):  # no cache yet
             for _, status in walk(cache):
-                stamp = _stamp(status)
+                stamp = stamp_of(status)
                 if digest := self._old.get(stamp):
                     self._linked[stamp[_BUT_CHANGE]] = digest
 
@@ -191,7 +191,8 @@ def _open(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NONBLOCK)  # a pipe in a file's place would wait for a writer
 
 
-def _stamp(status: os.stat_result) -> bytes:
+def stamp_of(status: os.stat_result) -> bytes:
+    """Return a file's stamp: a change of it, or another file in its place, makes it another."""
     return _STAMP.pack(
         status.st_dev,
         status.st_ino,

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
-from torchlock.findings import Finding, Kind, Site, set_id_fault
+from torchlock.findings import SET_ID, Finding, Kind, Site, set_id_fault
 from torchlock.records import RecordedFile, Records
 from torchlock.stamps import Reading
 from torchlock.tree import CHUNK
@@ -86,7 +86,7 @@ def _doubts(
 _PLAIN = stat.S_IFREG
 _PROGRAM = stat.S_IFREG | stat.S_IXUSR
 # What tells programs, plain files and other nodes.
-_KIND = stat.S_IFMT(0o177777) | stat.S_IXUSR | stat.S_ISUID | stat.S_ISGID
+_KIND = stat.S_IFMT(0o177777) | stat.S_IXUSR | SET_ID
 
 
 def _batches(todo: Sequence[_Doubt]) -> Iterator[Sequence[_Doubt]]:

@@ -13,6 +13,7 @@ import io
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
+from torchlock import findings
 from torchlock.formats.wheel import INSTALLER_METADATA, Scheme, Wheel, WheelFile, read_wheel
 from torchlock.formats.zipstream import RawMember, raw_members
 from torchlock.lock import PYTHON_VERSION
@@ -23,7 +24,7 @@ from torchlock.onepass import OnePass
 PREFIX = "opt/torchlock"
 """Where the stack lives in the image, whatever the foundation."""
 
-SITE = f"{PREFIX}/lib/python{PYTHON_VERSION}/site-packages"
+SITE = f"{PREFIX}/{findings.SITE}"
 
 INTERPRETER = f"/{PREFIX}/bin/python{PYTHON_VERSION}"
 

@@ -248,7 +248,7 @@ def _works(prefix: Path) -> bool:
 
     Without its pyvenv.cfg it would be the host's own, and uv would install there.
     """
-    if not (prefix / "lib" / f"python{PYTHON_VERSION}" / "site-packages").is_dir():
+    if not (prefix / SITE).is_dir():
         return False
     code = "import sys; print('%d.%d' % sys.version_info[:2], sys.prefix, sep='\\n')"
     try:
